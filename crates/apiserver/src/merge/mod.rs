@@ -1,0 +1,1 @@
+//! Patches, field sets, managed fields and server-side apply.
