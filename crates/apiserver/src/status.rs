@@ -149,6 +149,8 @@ pub struct Status {
     pub reason: &'static str,
     pub message: String,
     pub details: Map<String, Value>,
+    /// For an expired page: where to go on, inconsistently.
+    pub resume: Option<String>,
 }
 
 impl std::error::Error for Status {}
@@ -166,7 +168,7 @@ pub fn qualified(group: &str, resource: &str) -> String {
 
 impl Status {
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Map::new() }
+        Self { code, reason, message: message.into(), details: Map::new(), resume: None }
     }
 
     fn about(mut self, name: &str, group: &str, resource_or_kind: &str) -> Self {
@@ -283,6 +285,9 @@ impl Status {
             "message": self.message,
             "code": self.code.as_u16(),
         });
+        if let Some(resume) = &self.resume {
+            body["metadata"]["continue"] = resume.as_str().into();
+        }
         if !self.reason.is_empty() {
             body["reason"] = self.reason.into();
         }
