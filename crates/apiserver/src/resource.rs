@@ -143,7 +143,7 @@ impl Resource {
     pub fn schema(&self) -> &Schema {
         match &self.origin {
             Origin::Builtin { kind, schema } => {
-                schema.get_or_init(|| Definitions::builtin().get(kind.definition).unwrap_or_default()).get()
+                schema.get_or_init(|| Definitions::builtin().get(kind.definition).unwrap_or_else(anything)).get()
             }
             Origin::Custom(custom) => &custom.schema,
         }
@@ -611,6 +611,11 @@ impl Resource {
 
 fn prefix(api_version: &str, kind: &str) -> Bytes {
     format!("{{\"kind\":{},\"apiVersion\":{},", json!(kind), json!(api_version)).into()
+}
+
+/// The schema of a kind that the definitions do not describe: it accepts anything.
+fn anything() -> Link {
+    Link::Own(Arc::new(Schema { preserve_unknown_fields: true, ..Schema::default() }))
 }
 
 fn split(api_version: &str) -> (&str, &str) {

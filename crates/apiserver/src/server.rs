@@ -176,15 +176,22 @@ impl Handle {
     }
 }
 
+/// Returns when the server is told to stop, or is gone.
+pub(crate) async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is the same news.
+    let _gone = stopped.wait_for(|stop| *stop).await.is_err();
+}
+
 /// Accepts connections until told to stop. A client that misbehaves costs its own connection only.
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     front: Front,
     credentials: Arc<Credentials>,
-    mut stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<bool>,
 ) {
     let mut connections = JoinSet::new();
+    let mut told = stopped.clone();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
@@ -199,7 +206,7 @@ async fn accept(
                 connections.spawn(serve(stream, acceptor.clone(), service, stopped.clone()));
             }
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            _ = stopped.wait_for(|stop| *stop) => break,
+            () = told_to_stop(&mut told) => break,
         }
     }
     connections.shutdown().await;
@@ -228,7 +235,7 @@ async fn serve(
                 tracing::debug!(%error, "connection ended");
             }
         }
-        _ = stopped.wait_for(|stop| *stop) => {
+        () = told_to_stop(&mut stopped) => {
             connection.as_mut().graceful_shutdown();
         }
     }

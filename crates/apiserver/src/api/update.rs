@@ -16,7 +16,7 @@ use crate::store::{Change, Expect, Object, Write, WriteError};
 const ATTEMPTS: usize = 64;
 
 /// A change to one object, through its main endpoint or a subresource.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) resource: &'a Arc<Resource>,
     pub(super) namespace: Option<&'a str>,

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::api::{Api, FieldValidation, Intent};
+use crate::server::told_to_stop;
 
 /// The field manager of what the server writes by itself.
 const MANAGER: &str = "kube-controller-manager";
@@ -71,7 +72,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 fn work<K, F, Fut>(queue: Arc<Queue<K>>, tasks: &mut JoinSet<()>, stopped: &watch::Receiver<bool>, each: F)
 where
     K: Clone + Eq + Hash + Send + 'static,
-    F: Fn(K) -> Fut + Send + 'static,
+    F: Fn(K) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<(), crate::status::Status>> + Send,
 {
     let mut stopped = stopped.clone();
@@ -91,7 +92,7 @@ where
         };
         tokio::select! {
             () = run => {}
-            _ = stopped.wait_for(|stop| *stop) => {}
+            () = told_to_stop(&mut stopped) => {}
         }
     });
 }
