@@ -2,7 +2,7 @@
 //! in which a case first sees them, so that equality and change stay visible. What a client relies on is
 //! never masked away.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
@@ -24,6 +24,10 @@ static VERSION_IN_MESSAGE: LazyLock<Regex> = LazyLock::new(|| {
 static VERSION_IN_QUERY: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"(resourceVersion=|continue=)([^&]+)").expect("a constant"));
 
+/// Some refusals quote the whole object in the field order of Go's structs, which nobody reads back.
+static QUOTED_OBJECT: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#"(?s)Invalid value: "\{\\".*\}": "#).expect("a constant"));
+
 /// Column names of tables whose cells are ages.
 const AGE_COLUMNS: [&str; 5] = ["Age", "Last Seen", "First Seen", "Duration", "Last Schedule"];
 
@@ -33,6 +37,7 @@ pub struct Masker {
     literals: Vec<(String, String)>,
     uids: Numbered,
     versions: Numbered,
+    list_versions: HashSet<String>,
 }
 
 /// Tokens in order of first appearance.
@@ -66,6 +71,16 @@ impl Masker {
             ],
             uids: Numbered::new("uid"),
             versions: Numbered::new("rv"),
+            list_versions: HashSet::new(),
+        }
+    }
+
+    /// Remembers the version of a list that a later request starts from.
+    pub fn learn_list_version(&mut self, list: &Value) {
+        if let (Some(version), None) =
+            (list["metadata"]["resourceVersion"].as_str(), list["metadata"].get("uid"))
+        {
+            self.list_versions.insert(version.to_owned());
         }
     }
 
@@ -78,8 +93,11 @@ impl Masker {
                 if key == "continue=" && value.len() > 20 {
                     return format!("{key}{{continue}}");
                 }
-                let token = self.versions.known(value);
-                format!("{key}{}", token.as_deref().unwrap_or(if value.len() < 4 { value } else { "{rv}" }))
+                match self.versions.known(value) {
+                    Some(token) => format!("{key}{token}"),
+                    None if self.list_versions.contains(value) => format!("{key}{{rv}}"),
+                    None => found[0].to_owned(),
+                }
             })
             .into_owned()
     }
@@ -150,6 +168,7 @@ impl Masker {
 
     fn message(&mut self, text: &str) -> String {
         let text = self.text(text);
+        let text = QUOTED_OBJECT.replace_all(&text, "Invalid value: \"{object}\": ");
         VERSION_IN_MESSAGE
             .replace_all(&text, |found: &Captures<'_>| match self.versions.known(&found[2]) {
                 Some(token) => format!("{}{token}", &found[1]),

@@ -152,7 +152,9 @@ impl Tape {
 
     /// Sends a request that the case is not about: not recorded, and may fail.
     pub async fn aside(&mut self, request: Request) -> Result<Reply> {
-        self.http.send(self.filled(request)).await
+        let reply = self.http.send(self.filled(request)).await?;
+        self.masker.learn_list_version(&reply.value());
+        Ok(reply)
     }
 
     pub async fn get(&mut self, path: &str) -> Result<Reply> {

@@ -40,6 +40,15 @@ macro_rules! cases {
 pub(crate) use cases;
 
 pub(crate) fn all() -> Vec<Case> {
-    use crate::{create, delete, read, update};
-    [create::cases(), read::cases(), update::cases(), delete::cases()].concat()
+    use crate::{apply, create, delete, patch, read, update, watch};
+    [
+        create::cases(),
+        read::cases(),
+        update::cases(),
+        delete::cases(),
+        patch::cases(),
+        apply::cases(),
+        watch::cases(),
+    ]
+    .concat()
 }

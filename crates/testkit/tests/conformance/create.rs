@@ -125,7 +125,13 @@ async fn keeps_labels_and_annotations(t: &mut Tape) -> Result {
 
 async fn refuses_bad_labels(t: &mut Tape) -> Result {
     let mut body = config_map("a");
-    body["metadata"]["labels"] = json!({"bad key!": "x", "ok": "bad value!"});
+    body["metadata"]["labels"] = json!({"bad key!": "x"});
+    t.post(CM, body.clone()).await?;
+    body["metadata"]["labels"] = json!({"ok": "bad value!"});
+    t.post(CM, body.clone()).await?;
+    body["metadata"]["labels"] = json!({"ok": "x".repeat(64)});
+    t.post(CM, body.clone()).await?;
+    body["metadata"]["labels"] = json!({"Bad_Domain/x": "x"});
     t.post(CM, body).await?;
     Ok(())
 }

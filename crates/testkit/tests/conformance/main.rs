@@ -3,13 +3,16 @@
 //!
 //! `--record` writes the golden transcripts from the real server; `--only real|embedded` runs one server.
 
+mod apply;
 mod cases;
 mod create;
 mod delete;
 mod fixtures;
 mod known;
+mod patch;
 mod read;
 mod update;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
