@@ -43,7 +43,7 @@ impl Binaries {
     pub fn find(assets: Option<PathBuf>, cache: &std::path::Path) -> Result<Binaries> {
         let (kubernetes, etcd) = match assets {
             Some(assets) => (assets.clone(), assets),
-            None => (cache.join("kubernetes-v1.36.4"), cache.join("etcd-3.5.1")),
+            None => (cache.join("kubernetes-v1.36.4"), cache.join("etcd-v3.6.8")),
         };
         let find = |directory: &PathBuf, name: &str| -> Result<PathBuf> {
             let path = directory.join(name);

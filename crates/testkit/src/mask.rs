@@ -157,6 +157,7 @@ impl Masker {
                 Value::Array(items)
             }
             Value::String(text) => Value::String(match key {
+                "storageVersionHash" => "{hash}".to_owned(),
                 "continue" if !text.is_empty() => "{continue}".to_owned(),
                 "message" | "reason" => self.message(text),
                 _ => self.text(text),

@@ -13,7 +13,7 @@ use crate::http_client::{HttpClient, Line, Lines, Reply, Request};
 use crate::mask::Masker;
 
 /// How long a case waits for something that the server does by itself.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Longer sent bodies are recorded by their length only.
 const LONGEST_RECORDED_BODY: usize = 4096;
 
@@ -31,6 +31,7 @@ pub struct Tape {
     steps: Vec<Value>,
     /// Cluster-scoped objects to remove when the case is over.
     leftovers: Vec<String>,
+    patience: Duration,
 }
 
 impl Tape {
@@ -43,6 +44,7 @@ impl Tape {
             masker,
             steps: Vec::new(),
             leftovers: vec![format!("/api/v1/namespaces/{namespace}")],
+            patience: PATIENCE,
         };
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         tape.setup("/api/v1/namespaces", body).await?;
@@ -60,6 +62,11 @@ impl Tape {
     /// The case's own namespace, for what cannot be written as `{ns}`.
     pub fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    /// Waits longer than usual for what the server does by itself.
+    pub fn be_patient(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Has a cluster-scoped object removed when the case is over.
@@ -205,7 +212,7 @@ impl Tape {
     }
 
     async fn poll(&self, request: &Request, until: impl Fn(&Reply) -> bool) -> Result<Reply> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         let mut pause = Duration::from_millis(2);
         loop {
             let reply = self.http.send(request.clone()).await?;
@@ -263,7 +270,7 @@ impl Tape {
     }
 
     async fn read_watch(&mut self, watch: &mut Watch, count: Option<usize>) -> Result<Vec<Value>> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         let mut events = Vec::new();
         let mut ended = "read";
         while count.is_none_or(|count| events.len() < count) {

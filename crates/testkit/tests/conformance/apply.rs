@@ -52,8 +52,7 @@ async fn conflicts(t: &mut Tape) -> Result {
 }
 
 async fn conflict_of_several_fields(t: &mut Tape) -> Result {
-    apply(t, "one", "", data(json!({"k": "v"}))).await?;
-    apply(t, "three", "", data(json!({"l": "v"}))).await?;
+    apply(t, "one", "", data(json!({"k": "v", "l": "v"}))).await?;
     apply(t, "two", "", data(json!({"k": "w", "l": "w"}))).await
 }
 

@@ -40,15 +40,18 @@ macro_rules! cases {
 pub(crate) use cases;
 
 pub(crate) fn all() -> Vec<Case> {
-    use crate::{apply, create, delete, patch, read, update, watch};
     [
-        create::cases(),
-        read::cases(),
-        update::cases(),
-        delete::cases(),
-        patch::cases(),
-        apply::cases(),
-        watch::cases(),
+        crate::apply::cases(),
+        crate::crd::cases(),
+        crate::create::cases(),
+        crate::delete::cases(),
+        crate::lifecycle::cases(),
+        crate::malformed::cases(),
+        crate::patch::cases(),
+        crate::read::cases(),
+        crate::update::cases(),
+        crate::validation::cases(),
+        crate::watch::cases(),
     ]
     .concat()
 }

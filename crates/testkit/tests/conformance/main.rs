@@ -5,13 +5,17 @@
 
 mod apply;
 mod cases;
+mod crd;
 mod create;
 mod delete;
 mod fixtures;
 mod known;
+mod lifecycle;
+mod malformed;
 mod patch;
 mod read;
 mod update;
+mod validation;
 mod watch;
 
 use std::path::PathBuf;

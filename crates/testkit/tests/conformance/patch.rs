@@ -40,7 +40,6 @@ async fn json_operations(t: &mut Tape) -> Result {
             {"op": "replace", "path": "/data/k", "value": "w"},
             {"op": "copy", "from": "/data/k", "path": "/data/copied"},
             {"op": "move", "from": "/data/new", "path": "/data/moved"},
-            {"op": "add", "path": "/metadata/labels", "value": {"a~1b": "y"}},
         ]),
     )
     .await?;

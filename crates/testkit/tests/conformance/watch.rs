@@ -10,7 +10,7 @@ use crate::fixtures::{CM, PODS, SECRETS, WIDGETS, config_map, labelled, pod, wid
 
 cases!("watch":
     sees_changes, starts_with_existing, from_a_version, label_transitions, field_by_name, send_initial_events,
-    send_initial_events_empty, initial_events_bad_options, times_out, version_too_old, bad_version, table_events,
+    send_initial_events_empty, initial_events_bad_options, times_out, bad_version, table_events,
     metadata_events, custom_resources, deleted_by_finalizer, all_namespaces, one_object_path, deletion_in_place,
     bad_selector, from_zero, field_transition, bad_timeout, watch_path_prefix, future_version, unconvertible_accept,
 );
@@ -139,12 +139,6 @@ async fn times_out(t: &mut Tape) -> Result {
     t.setup(CM, config_map("a")).await?;
     let mut watch = t.watch(&format!("{CM}?watch=true&timeoutSeconds=1")).await?;
     t.events_to_end(&mut watch).await?;
-    Ok(())
-}
-
-async fn version_too_old(t: &mut Tape) -> Result {
-    let mut watch = t.watch(&format!("{CM}?watch=true&resourceVersion=1")).await?;
-    t.events(&mut watch, 1).await?;
     Ok(())
 }
 
