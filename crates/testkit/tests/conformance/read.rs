@@ -191,16 +191,15 @@ async fn bad_limit(t: &mut Tape) -> Result {
 async fn get_at_versions(t: &mut Tape) -> Result {
     let created = t.post(CM, config_map("a")).await?;
     let version = created.text("/metadata/resourceVersion")?;
-    t.get(&format!("{CM}/a?resourceVersion=0")).await?;
     t.get(&format!("{CM}/a?resourceVersion={version}")).await?;
+    t.get(&format!("{CM}/a?resourceVersion=0")).await?;
     t.get(&format!("{CM}/a?resourceVersion=nonsense")).await?;
     Ok(())
 }
 
 async fn list_at_versions(t: &mut Tape) -> Result {
-    let created = t.post(CM, config_map("a")).await?;
-    let version = created.text("/metadata/resourceVersion")?;
-    t.setup(CM, config_map("b")).await?;
+    t.setup(CM, config_map("a")).await?;
+    let version = t.post(CM, config_map("b")).await?.text("/metadata/resourceVersion")?;
     names(t, &format!("{CM}?resourceVersion={version}")).await?;
     t.get(&format!("{CM}?resourceVersion=nonsense")).await?;
     Ok(())
@@ -209,8 +208,8 @@ async fn list_at_versions(t: &mut Tape) -> Result {
 async fn list_version_match(t: &mut Tape) -> Result {
     let created = t.post(CM, config_map("a")).await?;
     let version = created.text("/metadata/resourceVersion")?;
-    t.setup(CM, config_map("b")).await?;
-    names(t, &format!("{CM}?resourceVersion={version}&resourceVersionMatch=NotOlderThan")).await?;
+    let newer = t.post(CM, config_map("b")).await?.text("/metadata/resourceVersion")?;
+    names(t, &format!("{CM}?resourceVersion={newer}&resourceVersionMatch=NotOlderThan")).await?;
     names(t, &format!("{CM}?resourceVersion={version}&resourceVersionMatch=Exact")).await?;
     Ok(())
 }

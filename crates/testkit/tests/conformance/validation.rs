@@ -61,7 +61,7 @@ async fn duplicate_field_warn(t: &mut Tape) -> Result {
 }
 
 async fn yaml_duplicates(t: &mut Tape) -> Result {
-    let body = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  k: x\n  k: y\n";
+    let body = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  k: one\n  k: two\n";
     for mode in ["Strict", "Warn", "Ignore"] {
         let path = format!("{CM}?fieldValidation={mode}");
         t.send(Request::new(Method::POST, path).body("application/yaml", body)).await?;
