@@ -1,1 +1,17 @@
-//! Placeholder.
+//! What tests share: a cluster (embedded, or a real kube-apiserver), a raw HTTP client, and the recorder
+//! that turns requests into transcripts which compare across servers.
+//!
+//! Nothing here reads the environment or decides what a server should answer: the real one does.
+
+pub mod cluster;
+pub mod difference;
+pub mod golden;
+pub mod http_client;
+pub mod mask;
+pub mod suite;
+pub mod supervise;
+pub mod tape;
+
+pub use cluster::{Binaries, Cluster, Kind};
+pub use http_client::{HttpClient, Reply, Request};
+pub use tape::Tape;

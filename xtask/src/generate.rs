@@ -1,0 +1,56 @@
+//! Regenerates the golden files. What is generated comes from programs of the workspace or from the real
+//! server, never from here. With `check`, nothing is written and a difference is a failure.
+
+use anyhow::Result;
+
+use crate::process::{cargo, succeeds};
+use crate::{Settings, setup};
+
+/// Regenerates all, or says whether anything would change.
+pub(crate) fn run(settings: &Settings, check: bool) -> Result<bool> {
+    let real = setup::run(settings);
+    if let Err(error) = &real {
+        eprintln!(
+            "SKIPPED: the built-in schemas and transcripts, which need a real kube-apiserver: {error:#}"
+        );
+        if settings.strict {
+            return Ok(false);
+        }
+    }
+    let mut well = generated(settings, "definitions", check)?;
+    if real.is_ok() {
+        well &= generated(settings, "schemas", check)?;
+        if !check {
+            well &= record(settings)?;
+        }
+    }
+    Ok(well)
+}
+
+fn generated(settings: &Settings, what: &str, check: bool) -> Result<bool> {
+    let program = [
+        "run",
+        "--quiet",
+        "-p",
+        "agentcube-testkit",
+        "--features",
+        "generate",
+        "--bin",
+        "generate",
+        "--",
+        what,
+    ];
+    let mut command = cargo(&settings.root);
+    command.args(program).env("AGENTCUBE_CACHE", &settings.cache);
+    succeeds(if check { command.arg("--check") } else { &mut command })
+}
+
+/// The transcripts are checked by their suites, which run them on the real server anyway.
+fn record(settings: &Settings) -> Result<bool> {
+    let mut well = true;
+    for suite in ["conformance", "kubectl"] {
+        let args = ["test", "--quiet", "-p", "agentcube-testkit", "--test", suite, "--", "--record"];
+        well &= succeeds(cargo(&settings.root).args(args).env("AGENTCUBE_CACHE", &settings.cache))?;
+    }
+    Ok(well)
+}
