@@ -4,6 +4,7 @@
 //! its names, old values only where old and new can be matched. Costs are not counted.
 
 mod check;
+mod optional;
 mod value;
 
 use std::collections::BTreeMap;
@@ -179,7 +180,9 @@ fn text<'a>(json: &'a Value, key: &str) -> &'a str {
 
 fn parse(source: &str) -> Result<Expression, String> {
     let parser = Parser::new().enable_optional_syntax(true);
-    parser.parse(source).map_err(|errors| errors.to_string().replace("\n| ", "\n | "))
+    let mut program = parser.parse(source).map_err(|errors| errors.to_string().replace("\n| ", "\n | "))?;
+    optional::rewrite(&mut program, 0);
+    Ok(program)
 }
 
 fn compile_rule(

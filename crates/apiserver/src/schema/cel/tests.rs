@@ -257,6 +257,17 @@ fn what_rules_may_use() {
             json!({"a": ""}),
         ),
         (json!({"a": {"type": "string"}}), "(has(self.a) ? 1 : 0) + 1 == 2", json!({"a": ""})),
+        (json!({"a": {"type": "string"}}), "self.?a.orValue('z') == 'z'", json!({})),
+        (
+            json!({"a": {"type": "object", "properties": {"b": {"type": "string"}}}}),
+            "!self.?a.?b.hasValue()",
+            json!({"a": {}}),
+        ),
+        (
+            json!({"a": {"type": "object", "properties": {"b": {"type": "string"}}}}),
+            "self.?a.b.orValue('') == 'x'",
+            json!({"a": {"b": "x"}}),
+        ),
     ];
     for (properties, rule, value) in cases {
         assert_eq!(pass(with(properties, rule), value), none, "{rule}");
