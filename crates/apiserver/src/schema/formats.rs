@@ -191,7 +191,7 @@ fn is_credit_card(text: &str) -> bool {
         .enumerate()
         .map(|(i, d)| if i % 2 == 1 { if d * 2 > 9 { d * 2 - 9 } else { d * 2 } } else { *d })
         .sum();
-    (13..=16).contains(&digits.len()) && matches!(digits[0], 2..=6 | 1) && sum % 10 == 0
+    (13..=16).contains(&digits.len()) && matches!(digits[0], 1..=6) && sum.is_multiple_of(10)
 }
 
 fn is_hex_color(text: &str) -> bool {
@@ -312,7 +312,7 @@ pub fn go_time_error(text: &str, layout: &str) -> Option<String> {
         return fail(rest, ".000000");
     }
     let days = |year: u32, month: u32| match month {
-        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => 29,
         2 => 28,
         4 | 6 | 9 | 11 => 30,
         _ => 31,

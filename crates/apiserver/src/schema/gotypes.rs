@@ -4,8 +4,8 @@
 
 /// The Go type of a field (or of the elements of its list) where it is not the plain one.
 pub(super) fn named_type(owner: &str, field: &str) -> Option<&'static str> {
-    let is = |entry: &&str| entry.split_once('.') == Some((owner, field));
-    NAMED.iter().find(|(_, fields)| fields.iter().any(|entry| is(&entry))).map(|(ty, _)| *ty)
+    let is = |entry: &str| entry.split_once('.') == Some((owner, field));
+    NAMED.iter().find(|(_, fields)| fields.iter().any(|entry| is(entry))).map(|(ty, _)| *ty)
 }
 
 /// The inlined struct that a field really belongs to; it shows in the path of a decode error.

@@ -34,6 +34,9 @@ pub use validate::{validate, validate_update};
 /// Values nested deeper than this are left alone: the JSON reader refuses them long before.
 const MAX_DEPTH: usize = 192;
 
+#[cfg(test)]
+mod tests;
+
 /// One node of a schema.
 #[derive(Debug, Default)]
 pub struct Schema {

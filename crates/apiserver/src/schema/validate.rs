@@ -540,7 +540,7 @@ fn go_number(bound: f64, beside: &Number) -> String {
 /// `%v` of a float64: shortest, with an exponent below 1e-4 and from 1e21.
 pub(crate) fn go_float(float: f64) -> String {
     let size = float.abs();
-    if size != 0.0 && (size < 1e-4 || size >= 1e21) {
+    if size != 0.0 && !(1e-4..1e21).contains(&size) {
         let text = format!("{float:e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let (sign, exponent) = match exponent.strip_prefix('-') {

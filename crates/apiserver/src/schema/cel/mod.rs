@@ -4,16 +4,18 @@
 //! its names, old values only where old and new can be matched. Costs are not counted.
 
 mod check;
+mod optional;
 mod value;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use kube_cel::KubeCelExt;
+use kube_cel::cel::extractors::This;
 use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::parser::{Expression, Parser};
 use kube_cel::cel::{Context, ExecutionError, Value as CelValue};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::parse::Names;
 use super::path::Path;
@@ -54,7 +56,9 @@ struct Rule {
 static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(|| {
     let mut context = Context::default().with_all();
     // Types are their names here: enough for `type(self.x) == int`.
-    context.add_function("type", |value: CelValue| CelValue::String(Arc::new(type_of(&value).to_owned())));
+    context.add_function("type", |This(value): This<CelValue>| -> Result<CelValue, ExecutionError> {
+        Ok(CelValue::String(Arc::new(type_of(&value).to_owned())))
+    });
     for name in ["int", "uint", "double", "string", "bool", "bytes", "list", "map", "null_type"] {
         context.add_variable_from_value(name, name);
     }
@@ -176,7 +180,9 @@ fn text<'a>(json: &'a Value, key: &str) -> &'a str {
 
 fn parse(source: &str) -> Result<Expression, String> {
     let parser = Parser::new().enable_optional_syntax(true);
-    parser.parse(source).map_err(|errors| errors.to_string().replace("\n| ", "\n | "))
+    let mut program = parser.parse(source).map_err(|errors| errors.to_string().replace("\n| ", "\n | "))?;
+    optional::rewrite(&mut program, 0);
+    Ok(program)
 }
 
 fn compile_rule(
@@ -189,10 +195,20 @@ fn compile_rule(
 ) -> Option<Rule> {
     let source = text(json, "rule");
     let at = |field: &str| format!("{}.x-kubernetes-validations[{index}].{field}", place.path);
-    let shown = || {
-        json!({"Rule": source, "Message": text(json, "message"), "FieldPath": text(json, "fieldPath"),
-            "MessageExpression": text(json, "messageExpression"), "Reason": json.get("reason"),
-            "OptionalOldSelf": json.get("optionalOldSelf")})
+    // The rule stands in the detail, because only text keeps the order in which Go prints it.
+    let fail = |field: &str, detail: String| {
+        let quoted = |key: &str| Value::from(text(json, key));
+        let detail = format!(
+            "{{\"Rule\":{},\"Message\":{},\"MessageExpression\":{},\"Reason\":{},\"FieldPath\":{},\
+             \"OptionalOldSelf\":{}}}: {detail}",
+            quoted("rule"),
+            quoted("message"),
+            quoted("messageExpression"),
+            json["reason"],
+            quoted("fieldPath"),
+            json["optionalOldSelf"]
+        );
+        FieldError::new(FieldErrorKind::Invalid, at(field), None, detail)
     };
     if source.trim().is_empty() {
         return None;
@@ -207,7 +223,7 @@ fn compile_rule(
             Ok(program) => Some(program),
             Err(error) => {
                 let detail = format!("messageExpression compilation failed: {error}");
-                errors.push(FieldError::invalid(at("messageExpression"), shown(), detail));
+                errors.push(fail("messageExpression", detail));
                 None
             }
         },
@@ -215,7 +231,7 @@ fn compile_rule(
     let program = match program {
         Ok(program) => program,
         Err(detail) => {
-            errors.push(FieldError::invalid(at("rule"), shown(), detail));
+            errors.push(fail("rule", detail));
             return None;
         }
     };

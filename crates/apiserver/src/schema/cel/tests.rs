@@ -152,8 +152,10 @@ fn mistakes_in_rules_are_found() {
     let with = |rule: Value| json!({"type": "object", "properties": {"a": {"type": "string"}}, "x-kubernetes-validations": [rule]});
     let at = "base.properties[spec].x-kubernetes-validations[0]";
     let shown = |rule: &str, message: &str, expression: &str| {
-        json!({"Rule": rule, "Message": message, "MessageExpression": expression, "Reason": null, "FieldPath": "",
-            "OptionalOldSelf": null})
+        format!(
+            "{{\"Rule\":\"{rule}\",\"Message\":\"{message}\",\"MessageExpression\":\"{expression}\",\"Reason\":null,\
+             \"FieldPath\":\"\",\"OptionalOldSelf\":null}}"
+        )
     };
     assert_eq!(
         compile_errors(with(json!({"rule": "self.b == 1", "message": "m"}))),
@@ -256,6 +258,16 @@ fn what_rules_may_use() {
         ),
         (json!({"a": {"type": "string"}}), "(has(self.a) ? 1 : 0) + 1 == 2", json!({"a": ""})),
         (json!({"a": {"type": "string"}}), "self.?a.orValue('z') == 'z'", json!({})),
+        (
+            json!({"a": {"type": "object", "properties": {"b": {"type": "string"}}}}),
+            "!self.?a.?b.hasValue()",
+            json!({"a": {}}),
+        ),
+        (
+            json!({"a": {"type": "object", "properties": {"b": {"type": "string"}}}}),
+            "self.?a.b.orValue('') == 'x'",
+            json!({"a": {"b": "x"}}),
+        ),
     ];
     for (properties, rule, value) in cases {
         assert_eq!(pass(with(properties, rule), value), none, "{rule}");
