@@ -29,20 +29,20 @@ struct Taken {
 
 impl Addresses {
     /// Remembers what a Service from an earlier run holds.
-    pub(crate) fn adopt(&self, service: &Value) {
+    pub(crate) fn adopt(&self, value: &Value) {
         let mut taken = self.taken.lock();
-        if let Some(address) = address_of(service) {
+        if let Some(address) = address_of(value) {
             taken.addresses.insert(address);
         }
-        taken.ports.extend(ports_of(service));
+        taken.ports.extend(service::node_ports(value));
     }
 
-    pub(crate) fn release(&self, service: &Value) {
+    pub(crate) fn release(&self, value: &Value) {
         let mut taken = self.taken.lock();
-        if let Some(address) = address_of(service) {
+        if let Some(address) = address_of(value) {
             taken.addresses.remove(&address);
         }
-        for port in ports_of(service) {
+        for port in service::node_ports(value) {
             taken.ports.remove(&port);
         }
     }
@@ -64,19 +64,13 @@ impl Addresses {
         if !dry_run && let Some(address) = address_of(value) {
             taken.addresses.insert(address);
         }
-        if service::needs_node_ports(value)
-            && let Some(ports) = value["spec"]["ports"].as_array_mut()
-        {
-            for port in ports {
-                if port["nodePort"].as_i64().unwrap_or(0) == 0
-                    && let Some(free) = taken.free_port()
-                {
-                    port["nodePort"] = free.into();
-                }
+        for index in service::needs_node_ports(value) {
+            if let Some(free) = taken.free_port() {
+                service::set_node_port(value, index, free);
             }
         }
         if !dry_run {
-            taken.ports.extend(ports_of(value));
+            taken.ports.extend(service::node_ports(value));
         }
         Ok(())
     }
@@ -98,7 +92,7 @@ impl Taken {
         for _ in PORTS {
             let next = self.next_port.wrapping_add(1);
             self.next_port = if PORTS.contains(&next) { next } else { *PORTS.start() };
-            if self.ports.insert(self.next_port) {
+            if !self.ports.contains(&self.next_port) {
                 return Some(self.next_port);
             }
         }
@@ -108,9 +102,4 @@ impl Taken {
 
 fn address_of(service: &Value) -> Option<u32> {
     service["spec"]["clusterIP"].as_str()?.parse::<Ipv4Addr>().ok().map(u32::from)
-}
-
-fn ports_of(service: &Value) -> Vec<u16> {
-    let ports = service["spec"]["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
-    ports.iter().filter_map(|port| u16::try_from(port["nodePort"].as_u64()?).ok()).filter(|p| *p != 0).collect()
 }

@@ -3,6 +3,7 @@
 use http::StatusCode;
 use serde_json::Value;
 
+use crate::go_json;
 use crate::status::Status;
 
 /// The largest body that is read, as in the real server.
@@ -53,12 +54,40 @@ pub fn too_large() -> Status {
 
 /// Reads a body. The error is the parser's own words.
 pub fn decode(media: Media, body: &[u8]) -> Result<Value, String> {
-    // Go replaces what is not UTF-8 by U+FFFD and reads on.
-    let text = String::from_utf8_lossy(body);
     match media {
-        Media::Json => serde_json::from_str(&text).map_err(|e| e.to_string()),
-        Media::Yaml => serde_saphyr::from_str(&text).map_err(|e| e.to_string()),
+        Media::Json => {
+            // Go replaces what is not UTF-8 by U+FFFD and reads on.
+            let text = String::from_utf8_lossy(body);
+            let mut value = serde_json::from_str(&text).map_err(|_| go_json::syntax_error(body))?;
+            settle_numbers(&mut value);
+            Ok(value)
+        }
+        Media::Yaml => {
+            let text = str::from_utf8(body).map_err(|_| "yaml: invalid leading UTF-8 octet".to_owned())?;
+            let value = serde_saphyr::from_str(text).map_err(|e| format!("yaml: {}", first_line(&e.to_string())))?;
+            Ok(value)
+        }
     }
+}
+
+/// `1.0` and `1e3` are whole numbers to Go, which writes them without a fraction.
+fn settle_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let float = number.as_f64().unwrap_or_default();
+            #[allow(clippy::cast_possible_truncation, reason = "guarded: whole and within 53 bits")]
+            if float.fract() == 0.0 && float.abs() < 9_007_199_254_740_992.0 {
+                *value = (float as i64).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(settle_numbers),
+        Value::Object(map) => map.values_mut().for_each(settle_numbers),
+        _ => {}
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default().trim_start_matches("error: ")
 }
 
 #[cfg(test)]

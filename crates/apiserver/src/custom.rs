@@ -194,11 +194,10 @@ impl Custom {
 
     fn validate_scale(&self, value: &Value) -> Vec<FieldError> {
         let Some(scale) = &self.scale else { return Vec::new() };
-        let field = |path: &str| path.trim_start_matches('.').to_owned();
         let mut errors = Vec::new();
         for path in [&scale.replicas, &scale.status] {
             if let Some(replicas) = at(value, path).as_i64().filter(|n| *n < 0) {
-                errors.push(FieldError::invalid(field(path), replicas, "should be a non-negative integer"));
+                errors.push(FieldError::invalid(path.as_str(), replicas, "should be a non-negative integer"));
             }
         }
         errors

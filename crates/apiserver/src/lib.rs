@@ -19,6 +19,7 @@ mod controllers;
 mod credentials;
 mod custom;
 pub mod faults;
+mod go_json;
 pub mod hooks;
 pub mod http;
 pub mod merge;

@@ -46,7 +46,7 @@ impl Rendering {
                 parameters.insert(key.to_owned(), value.into());
             }
         }
-        if !matches!(media, "application/json" | "*/*" | "application/*") {
+        if !matches!(media, "application/json" | "*/*") {
             return None;
         }
         let get = |key: &str| parameters.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -100,8 +100,11 @@ impl Rendering {
     /// Writes a whole page.
     pub(crate) fn list(&self, resource: &Resource, listing: &Listing, out: &mut BytesMut) {
         let mut metadata = json!({"resourceVersion": listing.revision.to_string()});
-        if let Some(resume) = &listing.resume {
-            metadata["continue"] = resume.encode().into();
+        match &listing.resume {
+            Some(resume) => metadata["continue"] = resume.encode().into(),
+            // Lists of custom resources always carry the field.
+            None if !resource.is_builtin() && *self == Self::Whole => metadata["continue"] = "".into(),
+            None => {}
         }
         if let Some(remaining) = listing.remaining {
             metadata["remainingItemCount"] = remaining.into();
@@ -130,7 +133,7 @@ impl Rendering {
 
     /// An object that says only how far a watch has come.
     pub(crate) fn bookmark(&self, resource: &Resource, revision: Revision, annotations: Option<Value>) -> Value {
-        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
         if let Some(annotations) = annotations {
             metadata["annotations"] = annotations;
         }

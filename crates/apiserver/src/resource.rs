@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Value, json};
 
 use crate::api::{Body, now};
-use crate::builtin::{self, Kind, KINDS, events, pod, shape};
+use crate::builtin::{self, Kind, KINDS, events, shape};
 use crate::custom::Custom;
 use crate::merge::FieldSet;
 use crate::merge::managed;
@@ -217,36 +217,67 @@ impl Resource {
     /// The body must be of this kind; a body that does not say is taken to be.
     pub(crate) fn check_type(&self, value: &mut Value) -> Result<(), Status> {
         let Some(object) = value.as_object_mut() else {
-            return Err(self.syntax_error("json: cannot unmarshal into Go value"));
+            return Err(Status::bad_request("the body is not an object"));
         };
         let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
-        if self.custom_part().is_some() && (api_version.is_empty() || kind.is_empty()) {
-            let missing = if kind.is_empty() { "kind" } else { "apiVersion" };
-            return Err(Status::bad_request(format!("Object '{}' is missing in '{}'", capital(missing), value)));
-        }
-        if !kind.is_empty() && kind != self.kind {
-            let (group, version) = split(&api_version);
-            return Err(Status::bad_request(format!(
-                "{kind} in version {version:?} cannot be handled as a {}: no kind {kind:?} is registered for version {:?} in scheme",
-                self.kind,
-                join(group, version),
-            )));
-        }
-        if !api_version.is_empty() && api_version != self.api_version {
-            return Err(Status::bad_request(format!(
-                "the API version in the data ({api_version}) does not match the expected API version ({})",
-                self.api_version
-            )));
+        match self.is_builtin() {
+            true => self.check_builtin_type(&api_version, &kind)?,
+            false => self.check_custom_type(&api_version, &kind, &object["metadata"]["name"])?,
         }
         object.insert("apiVersion".into(), self.api_version.as_str().into());
         object.insert("kind".into(), self.kind.as_str().into());
         Ok(())
     }
 
-    /// The body is not even JSON, or not an object.
-    pub(crate) fn syntax_error(&self, problem: &str) -> Status {
-        Status::bad_request(format!("couldn't get version/kind; json parse error: {problem}"))
+    /// A built-in kind that does not say what it is, is taken for what was asked.
+    fn check_builtin_type(&self, api_version: &str, kind: &str) -> Result<(), Status> {
+        let said_version = if api_version.is_empty() { &self.api_version } else { api_version };
+        let said_kind = if kind.is_empty() { &self.kind } else { kind };
+        if said_version == self.api_version && said_kind == self.kind {
+            return Ok(());
+        }
+        let version = said_version.rsplit('/').next().unwrap_or_default();
+        let problem = match builtin::by_kind(said_version, said_kind) {
+            Some(other) if other.group == self.group && other.kind == self.kind => return Err(Status::bad_request(format!(
+                "the API version in the data ({said_version}) does not match the expected API version ({})",
+                self.api_version
+            ))),
+            Some(other) => {
+                let internal = if self.group.is_empty() { "core" } else { self.group.split('.').next().unwrap_or_default() };
+                format!("converting ({}.{}) to ({internal}.{}): unknown conversion", other.version, other.kind, self.kind)
+            }
+            None => format!(
+                "no kind {said_kind:?} is registered for version {said_version:?} in scheme \"pkg/runtime/scheme.go:111\""
+            ),
+        };
+        Err(Status::bad_request(format!(
+            "{said_kind} in version {version:?} cannot be handled as a {}: {problem}",
+            self.kind
+        )))
+    }
+
+    fn check_custom_type(&self, api_version: &str, kind: &str, name: &Value) -> Result<(), Status> {
+        if api_version != self.api_version {
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({api_version}) does not match the expected API version ({})",
+                self.api_version
+            )));
+        }
+        if kind == self.kind {
+            return Ok(());
+        }
+        let error = FieldError::invalid("kind", kind, format!("must be {}", self.kind));
+        Err(Status::invalid(&self.group, kind, name.as_str().unwrap_or_default(), &[error]))
+    }
+
+    /// The body cannot be read as an object of this kind.
+    pub(crate) fn unrecognized(&self, problem: &str, body: &[u8]) -> Status {
+        Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): {problem} ({})",
+            self.kind,
+            summary(body)
+        ))
     }
 
     pub(crate) fn decode_error(&self, value: &Value) -> Option<String> {
@@ -329,6 +360,19 @@ impl Resource {
         }
     }
 
+    /// Through `finalize`, a namespace changes in nothing but what holds it.
+    pub(crate) fn prepare_finalize(&self, new: &mut Value, old: &Value) {
+        let finalizers = new["spec"]["finalizers"].take();
+        let (managed, version) = (new["metadata"]["managedFields"].take(), new["metadata"]["resourceVersion"].take());
+        *new = old.clone();
+        new["metadata"]["managedFields"] = managed;
+        new["metadata"]["resourceVersion"] = version;
+        match finalizers.as_array().is_some_and(|list| !list.is_empty()) {
+            true => new["spec"]["finalizers"] = finalizers,
+            false => new["spec"] = json!({}),
+        }
+    }
+
     pub(crate) fn prepare_status(&self, new: &mut Value, old: &Value) {
         match &self.origin {
             Origin::Builtin { kind, .. } => kind.prepare_status_update(new, old, &now()),
@@ -364,7 +408,7 @@ impl Resource {
         }
     }
 
-    fn is_definition(&self) -> bool {
+    pub(crate) fn is_definition(&self) -> bool {
         self.kind == "CustomResourceDefinition" && self.group == "apiextensions.k8s.io"
     }
 
@@ -404,9 +448,21 @@ impl Resource {
         self.group == "batch" && self.kind == "Job"
     }
 
+    /// Pods are told to stop and given time to.
+    pub(crate) fn deletes_gracefully(&self) -> bool {
+        &*self.storage == "pods"
+    }
+
     /// Seconds between the mark and the end; only Pods on a node need any.
     pub(crate) fn deletion_grace(&self, value: &Value, asked: Option<i64>) -> i64 {
-        if &*self.storage == "pods" { pod::deletion_grace(value, asked) } else { 0 }
+        let finished = matches!(value["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let placed = value["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
+        if !self.deletes_gracefully() || finished || !placed {
+            return 0;
+        }
+        let wanted = asked.or_else(|| value["spec"]["terminationGracePeriodSeconds"].as_i64());
+        // A negative time is taken for the shortest.
+        wanted.map_or(0, |seconds| if seconds < 0 { 1 } else { seconds })
     }
 
     // Who owns which field.
@@ -438,7 +494,7 @@ impl Resource {
         }
     }
 
-    fn typed_value(&self, mut value: Value) -> Value {
+    pub(crate) fn typed_value(&self, mut value: Value) -> Value {
         if self.is_view() {
             events::to_events_v1(&mut value);
         }
@@ -500,7 +556,6 @@ impl Resource {
     pub(crate) fn bookmark_shape(&self, mut object: Value) -> Value {
         if let Some(kind) = self.kind_part() {
             shape::conform(&mut object, kind.shape);
-            object["metadata"]["creationTimestamp"] = Value::Null;
         }
         object
     }
@@ -618,15 +673,14 @@ fn anything() -> Link {
     Link::Own(Arc::new(Schema { preserve_unknown_fields: true, ..Schema::default() }))
 }
 
-fn split(api_version: &str) -> (&str, &str) {
-    api_version.split_once('/').unwrap_or(("", api_version))
-}
-
-fn join(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
-}
-
-fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map(|first| first.to_uppercase().collect::<String>() + chars.as_str()).unwrap_or_default()
+/// The beginning of a body, as messages show it.
+fn summary(body: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let head = &body[..body.len().min(SHOWN)];
+    let text = match body.first() {
+        None => return "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(head).into_owned(),
+        Some(_) => head.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    if body.len() > SHOWN { format!("{text} ...") } else { text }
 }

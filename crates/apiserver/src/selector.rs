@@ -37,7 +37,7 @@ impl Labels {
     pub fn parse(text: &str) -> Result<Self, String> {
         let tokens = tokenize(text);
         let mut parser = Parser { tokens, at: 0 };
-        parser.requirements().map(Self).map_err(|problem| format!("unable to parse requirement: {problem}"))
+        parser.requirements().map(Self)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -123,7 +123,11 @@ impl Parser {
         let mut found = Vec::new();
         loop {
             match self.peek_value() {
-                Token::Word(_) | Token::Symbol("!") => found.push(self.requirement()?),
+                Token::Word(_) | Token::Symbol("!") => {
+                    let requirement =
+                        self.requirement().map_err(|problem| format!("unable to parse requirement: {problem}"))?;
+                    found.push(requirement);
+                },
                 Token::End => return Ok(found),
                 other => {
                     return Err(format!(
@@ -203,8 +207,9 @@ impl Parser {
         }
         let mut values = BTreeSet::new();
         if self.peek_value() == Token::Symbol(")") {
+            // Nothing between the parentheses is one empty value.
             self.at += 1;
-            return Err("values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty".into());
+            return Ok([String::new()].into());
         }
         loop {
             match self.next_value() {
@@ -369,9 +374,9 @@ mod tests {
     fn bad_label_selectors_say_why() {
         for (text, message) in [
             ("app in web", "unable to parse requirement: found 'web' expected: '('"),
-            ("app=web=x", "unable to parse requirement: found '=', expected: ',' or 'end of string'"),
-            ("=x", "unable to parse requirement: found '=', expected: !, identifier, or 'end of string'"),
-            ("a,", "unable to parse requirement: found '', expected: identifier after ','"),
+            ("app=web=x", "found '=', expected: ',' or 'end of string'"),
+            ("=x", "found '=', expected: !, identifier, or 'end of string'"),
+            ("a,", "found '', expected: identifier after ','"),
         ] {
             assert_eq!(Labels::parse(text).unwrap_err(), message);
         }

@@ -80,10 +80,7 @@ impl Builder {
 
     /// Starts without a socket: for use inside a process, through [`Server::front`].
     pub async fn embed(self) -> Result<Server, StartError> {
-        self.embed_with(None).await
-    }
 
-    async fn embed_with(self, ca_pem: Option<&str>) -> Result<Server, StartError> {
         let store = match &self.data_dir {
             Some(path) => Store::durable(path, self.retention)?,
             None => Store::memory(self.retention),
@@ -91,7 +88,7 @@ impl Builder {
         let api = Api::new(store, Faults::default());
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        controllers::start(&api, &mut tasks, &stopped, ca_pem).await;
+        controllers::start(&api, &mut tasks, &stopped).await;
         Ok(Server { api, stop, tasks })
     }
 
@@ -105,7 +102,7 @@ impl Builder {
         let listener =
             TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?;
         let address = listener.local_addr().map_err(|source| StartError::Listen { address, source })?;
-        let mut server = self.embed_with(Some(&credentials.ca_pem)).await?;
+        let mut server = self.embed().await?;
         let credentials = Arc::new(credentials);
         let acceptor = TlsAcceptor::from(credentials.tls.clone());
         let accepting = accept(listener, acceptor, server.front(), credentials.clone(), server.stop.subscribe());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::identity::{generated_name, new_uid, now};
@@ -10,7 +11,7 @@ use super::{Api, Body, FieldValidation, Intent, Name, Written};
 use crate::merge::managed;
 use crate::resource::Resource;
 use crate::status::Status;
-use crate::store::{Change, Expect, Write, WriteError};
+use crate::store::{Change, Expect, Object, Write, WriteError};
 
 /// Attempts at a free name before `generateName` gives up.
 const NAME_ATTEMPTS: usize = 8;
@@ -42,7 +43,8 @@ impl Api {
         self.admit_body(resource, namespace, &mut value, raw.as_deref(), intent.validation, &mut warnings)?;
         let metadata = metadata_of(&mut value)?;
         if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|v| !v.is_empty()) {
-            return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+            let detail = "resourceVersion should not be set on objects to be created";
+            return Err(Status::new(StatusCode::INTERNAL_SERVER_ERROR, "", detail));
         }
         let base = metadata.get("generateName").and_then(Value::as_str).unwrap_or_default().to_owned();
         let named = metadata.get("name").and_then(Value::as_str).is_some_and(|name| !name.is_empty());
@@ -92,10 +94,13 @@ impl Api {
                     "the namespace of the provided object does not match the namespace sent on the request",
                 ));
             }
-            None if !said.is_empty() && !resource.namespaced => {
+            None if resource.is_builtin() && !said.is_empty() && !resource.namespaced => {
                 return Err(Status::bad_request(
                     "the namespace of the provided object does not match the namespace sent on the request",
                 ));
+            }
+            None if !resource.namespaced => {
+                metadata.remove("namespace");
             }
             _ => {}
         }
@@ -115,6 +120,7 @@ impl Api {
     ) -> Result<Written, Status> {
         let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let place = Name { namespace, name: &name };
+        forget_history(&mut value);
         resource.defaults(&mut value);
         if tracking == Tracking::Update {
             managed::on_update(&resource.managed(""), None, &mut value, &intent.writer("", stamp));
@@ -125,8 +131,8 @@ impl Api {
         resource.prepare_create(&mut value, stamp);
         let errors = resource.validate(&value);
         self.invalid(resource, &name, &errors)?;
-        if self.store().get(&resource.storage, &place.key()).is_some() {
-            return Err(Status::already_exists(&resource.group, &resource.plural, &name));
+        if let Some(existing) = self.store().get(&resource.storage, &place.key()) {
+            return Err(taken(resource, &existing));
         }
         self.allocate(resource, &mut value, intent.dry_run)?;
         if intent.dry_run {
@@ -140,7 +146,8 @@ impl Api {
         };
         match self.store().write(write).await {
             Ok(object) => Ok(Written { body: Body::Stored(object), created: true, warnings }),
-            Err(WriteError::Raced(_)) => Err(Status::already_exists(&resource.group, &resource.plural, &name)),
+            Err(WriteError::Raced(Some(existing))) => Err(taken(resource, &existing)),
+            Err(WriteError::Raced(None)) => Err(Status::already_exists(&resource.group, &resource.plural, &name)),
             Err(WriteError::Storage(reason)) => Err(Status::internal(reason)),
         }
     }
@@ -161,12 +168,25 @@ pub(super) fn metadata_of(value: &mut Value) -> Result<&mut Map<String, Value>, 
     value["metadata"].as_object_mut().ok_or_else(|| Status::bad_request("metadata must be an object"))
 }
 
+fn taken(resource: &Resource, existing: &Object) -> Status {
+    let mut status = Status::already_exists(&resource.group, &resource.plural, existing.name());
+    if existing.deleting {
+        status.message = format!("object is being deleted: {}", status.message);
+    }
+    status
+}
+
+/// A new object has no past, whatever its body says.
+fn forget_history(value: &mut Value) {
+    let Some(metadata) = value["metadata"].as_object_mut() else { return };
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
+        metadata.remove(key);
+    }
+}
+
 /// What only the server may say about a new object.
 fn stamp_identity(value: &mut Value, stamp: &str) {
     let Some(metadata) = value["metadata"].as_object_mut() else { return };
-    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"] {
-        metadata.remove(key);
-    }
     metadata.insert("uid".into(), new_uid().into());
     metadata.insert("creationTimestamp".into(), stamp.into());
 }

@@ -12,6 +12,12 @@ use crate::resource::Resource;
 use crate::status::{FieldError, Status};
 use crate::store::{Change, Expect, Object, Write, WriteError};
 
+/// Holds a definition until its objects are gone.
+pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// Namespaces without which a cluster is none.
+const PROTECTED: [&str; 3] = ["default", "kube-system", "kube-public"];
+
 /// What becomes of the objects that the deleted one owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
@@ -75,19 +81,21 @@ impl DeleteOptions {
     }
 
     fn check(&self, resource: &Resource, live: &Object) -> Result<(), Status> {
-        let refuse = |what: &str, asked: &str, actual: &str| {
-            let detail =
-                format!("Precondition failed: {what} in precondition: {asked}, {what} in object meta: {actual}");
-            Err(Status::conflict(&resource.group, &resource.plural, live.name(), &detail))
+        let refuse = |what: &str, asked: &str, actual: &str, fate: &str| {
+            let detail = format!(
+                "the {what} in the precondition ({asked}) does not match the {what} in record ({actual}). \
+                 The object might have been {fate}"
+            );
+            Err(Status::conflict(&resource.group, &resource.kind, live.name(), &detail))
         };
         if let Some(uid) = &self.uid
             && **uid != *live.uid
         {
-            return refuse("UID", uid, &live.uid);
+            return refuse("UID", uid, &live.uid, "deleted and then recreated");
         }
         let version = live.revision.to_string();
         match &self.resource_version {
-            Some(asked) if *asked != version => refuse("ResourceVersion", asked, &version),
+            Some(asked) if *asked != version => refuse("ResourceVersion", asked, &version, "modified"),
             _ => Ok(()),
         }
     }
@@ -110,14 +118,25 @@ impl Api {
     ) -> Result<Body, Status> {
         loop {
             let live = self.find(resource, named)?;
+            if resource.is_namespace() && PROTECTED.contains(&named.name) {
+                return Err(Status::forbidden("", "namespaces", named.name, "this namespace may not be deleted"));
+            }
             options.check(resource, &live)?;
-            let (change, removed) = match decide(resource, &live, options) {
+            let (change, last_words) = match decide(resource, &live, options) {
                 Step::Nothing => return Ok(Body::Stored(live)),
-                Step::Mark(value) => (Change::Put(value), false),
-                Step::Remove(value) => (Change::Delete(value), true),
+                Step::Mark(value) => (Change::Put(value), None),
+                // A Pod is marked before it goes, so that watchers learn why.
+                Step::Remove(value) if resource.deletes_gracefully() && value != live.value() && !options.dry_run => {
+                    self.rewrite(resource, named, &live, value).await?;
+                    continue;
+                }
+                Step::Remove(value) => (Change::Delete(live.value()), Some(value)),
             };
             if options.dry_run {
-                return Ok(self.deleted(resource, live, removed));
+                return Ok(match (last_words, change) {
+                    (Some(value), _) => self.deleted(resource, &live, value),
+                    (None, Change::Put(value) | Change::Delete(value)) => Body::Fresh(resource.typed_value(value)),
+                });
             }
             let write = Write {
                 table: resource.storage.clone(),
@@ -127,10 +146,9 @@ impl Api {
             };
             match self.store().write(write).await {
                 Ok(object) => {
-                    if removed {
-                        self.released(resource, &object);
-                    }
-                    return Ok(self.deleted(resource, object, removed));
+                    let Some(value) = last_words else { return Ok(Body::Stored(object)) };
+                    self.released(resource, &object);
+                    return Ok(self.deleted(resource, &live, value));
                 }
                 Err(WriteError::Raced(_)) => {}
                 Err(WriteError::Storage(reason)) => return Err(Status::internal(reason)),
@@ -138,9 +156,23 @@ impl Api {
         }
     }
 
-    fn deleted(&self, resource: &Resource, object: Arc<Object>, removed: bool) -> Body {
-        if !removed || resource.returns_deleted() {
-            return Body::Stored(object);
+    /// One conditional write whose loss only means to look again.
+    async fn rewrite(&self, resource: &Resource, named: &Name<'_>, live: &Object, value: Value) -> Result<(), Status> {
+        let write = Write {
+            table: resource.storage.clone(),
+            key: named.key(),
+            expect: Expect::At(live.revision),
+            change: Change::Put(value),
+        };
+        match self.store().write(write).await {
+            Ok(_) | Err(WriteError::Raced(_)) => Ok(()),
+            Err(WriteError::Storage(reason)) => Err(Status::internal(reason)),
+        }
+    }
+
+    fn deleted(&self, resource: &Resource, object: &Object, last_words: Value) -> Body {
+        if resource.returns_deleted() {
+            return Body::Fresh(resource.typed_value(last_words));
         }
         let mut details = json!({"name": object.name(), "kind": resource.plural, "uid": &*object.uid});
         if !resource.group.is_empty() {
@@ -185,6 +217,9 @@ fn decide(resource: &Resource, live: &Object, options: &DeleteOptions) -> Step {
     let propagation = options.propagation.or_else(|| implied(resource, &old));
     set_gc_finalizers(&mut value, propagation);
     let grace = resource.deletion_grace(&old, options.grace);
+    if resource.is_definition() && !live.deleting {
+        mark_definition(&mut value);
+    }
     let held = has_finalizers(&value) || resource.is_held_by_content(&value);
     if live.deleting {
         let remaining = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
@@ -196,7 +231,11 @@ fn decide(resource: &Resource, live: &Object, options: &DeleteOptions) -> Step {
         }
         return if value == old { Step::Nothing } else { Step::Mark(value) };
     }
+    let graceful = resource.deletes_gracefully();
     if grace == 0 && !held {
+        if graceful {
+            mark(resource, &mut value, grace);
+        }
         return Step::Remove(value);
     }
     mark(resource, &mut value, grace);
@@ -209,6 +248,9 @@ fn mark(resource: &Resource, value: &mut Value, grace: i64) {
         _ => super::identity::seconds_from_now(grace),
     };
     value["metadata"]["deletionTimestamp"] = stamp.into();
+    if resource.is_definition() {
+        return;
+    }
     if !resource.is_namespace() {
         value["metadata"]["deletionGracePeriodSeconds"] = grace.into();
     } else {
@@ -217,6 +259,20 @@ fn mark(resource: &Resource, value: &mut Value, grace: i64) {
     if let Some(generation) = value["metadata"]["generation"].as_i64() {
         value["metadata"]["generation"] = (generation + 1).into();
     }
+}
+
+/// A definition waits for its objects and says so.
+fn mark_definition(value: &mut Value) {
+    let push = |list: &mut Value, item: Value| match list.as_array_mut() {
+        Some(items) => items.push(item),
+        None => *list = json!([item]),
+    };
+    push(&mut value["metadata"]["finalizers"], CLEANUP_FINALIZER.into());
+    let condition = json!({
+        "type": "Terminating", "status": "True", "reason": "InstanceDeletionPending", "lastTransitionTime": now(),
+        "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+    });
+    push(&mut value["status"]["conditions"], condition);
 }
 
 fn has_finalizers(value: &Value) -> bool {

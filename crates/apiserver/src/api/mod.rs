@@ -18,6 +18,7 @@ use parking_lot::RwLock;
 use serde_json::Value;
 
 pub use create::Creation;
+pub(crate) use delete::CLEANUP_FINALIZER;
 pub use delete::{DeleteOptions, Propagation};
 pub use identity::{now, now_micro};
 pub use patch::PatchKind;
@@ -200,6 +201,26 @@ impl Api {
         }
         warnings.extend(problems);
         Ok(())
+    }
+
+    /// Fields that stand twice in what is applied; unknown ones are refused by the merge itself.
+    fn check_duplicates(
+        &self,
+        resource: &Resource,
+        raw: Option<&[u8]>,
+        validation: FieldValidation,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), Status> {
+        let problems = raw.map(crate::schema::strict::duplicate_fields).unwrap_or_default();
+        match validation {
+            FieldValidation::Strict if !problems.is_empty() => {
+                Err(Status::bad_request(resource.strict_decoding_error(&problems)))
+            }
+            _ => {
+                warnings.extend(problems);
+                Ok(())
+            }
+        }
     }
 
     fn invalid(&self, resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), Status> {

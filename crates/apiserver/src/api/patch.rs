@@ -11,7 +11,7 @@ use super::{Api, FieldValidation, Intent, Name, Written};
 use crate::merge::managed;
 use crate::merge::{json_patch, merge_patch, strategic};
 use crate::resource::Resource;
-use crate::status::Status;
+use crate::status::{FieldError, Status};
 
 /// How a patch says what to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +73,17 @@ impl Api {
         validation: FieldValidation,
         warnings: &mut Vec<String>,
     ) -> Result<Value, Status> {
+        if let Some(problem) = place.resource.decode_error(&value) {
+            // In the words of a decoder that was handed the patched object as text.
+            let problem = problem.split_once(": ").map_or(problem.as_str(), |(_, rest)| rest);
+            let error = FieldError::invalid("patch", value.to_string(), problem);
+            return Err(Status::invalid("", "", "", &[error]));
+        }
         self.admit_body(place.resource, place.namespace, &mut value, None, validation, warnings)?;
         let name = value["metadata"]["name"].as_str().unwrap_or_default();
+        if name.is_empty() {
+            return Err(name_missing(place.name));
+        }
         if name != place.name {
             let detail = format!(
                 "the name of the object ({name}) does not match the name on the URL ({})",
@@ -92,19 +101,18 @@ impl Api {
         force: bool,
         intent: &Intent,
     ) -> Result<Written, Status> {
-        let Creation { mut value, raw } = config;
+        let Creation { value, raw } = config;
         let mut warnings = Vec::new();
         let resource = place.resource;
         if intent.manager.is_empty() {
             return Err(apply_needs_manager());
         }
-        self.admit_body(resource, place.namespace, &mut value, raw.as_deref(), intent.validation, &mut warnings)?;
-        let metadata = super::create::metadata_of(&mut value)?;
-        match metadata.get("name").and_then(Value::as_str).unwrap_or_default() {
-            "" => {
-                metadata.insert("name".into(), place.name.into());
-            }
-            name if name != place.name => {
+        if intent.validation != FieldValidation::Ignore {
+            self.check_duplicates(resource, raw.as_deref(), intent.validation, &mut warnings)?;
+        }
+        match value["metadata"]["name"].as_str().unwrap_or_default() {
+            "" if value["kind"].is_string() => return Err(name_missing(place.name)),
+            name if !name.is_empty() && name != place.name => {
                 return Err(Status::bad_request(format!(
                     "the name of the object ({name}) does not match the name on the URL ({})",
                     place.name
@@ -112,6 +120,7 @@ impl Api {
             }
             _ => {}
         }
+        drop(raw);
         loop {
             let exists = self.store().get(&resource.storage, &place.named().key()).is_some();
             let mut written = if exists {
@@ -144,9 +153,20 @@ impl Api {
             let writer = intent.writer(place.subresource, &stamp);
             let kind = resource.managed(place.subresource);
             let value = managed::apply(&kind, Some(old), config, &writer, force)?;
+            let value = self.complete(place, value)?;
             Ok(Wanted { value, tracking: Tracking::Done })
         })
         .await
+    }
+
+    /// An applied object is decoded like any other before it is written.
+    fn complete(&self, place: Place<'_>, mut value: Value) -> Result<Value, Status> {
+        if value["metadata"]["name"].as_str().unwrap_or_default().is_empty() {
+            value["metadata"]["name"] = place.name.into();
+        }
+        let mut warnings = Vec::new();
+        self.admit_body(place.resource, place.namespace, &mut value, None, FieldValidation::Ignore, &mut warnings)?;
+        Ok(value)
     }
 
     async fn apply_new(
@@ -157,13 +177,25 @@ impl Api {
         intent: &Intent,
     ) -> Result<Written, Status> {
         let resource = place.resource;
-        if config["metadata"]["resourceVersion"].as_str().is_some_and(|v| !v.is_empty()) {
-            return Err(Status::modified(&resource.group, &resource.plural, place.name));
+        if let Some(uid) = config["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+            let detail = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(Status::conflict(&resource.group, &resource.plural, place.name, &detail));
         }
         let stamp = now();
         let value = managed::apply(&resource.managed(""), None, config, &intent.writer("", &stamp), force)?;
+        let mut value = self.complete(place, value)?;
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
         self.create_named(resource, place.namespace, value, intent, &stamp, Vec::new(), Tracking::Done).await
     }
+}
+
+fn name_missing(expected: &str) -> Status {
+    let detail = format!("the name of the object ({expected} based on URL) was undeterminable: name must be provided");
+    Status::bad_request(detail)
 }
 
 fn apply_needs_manager() -> Status {
@@ -171,6 +203,6 @@ fn apply_needs_manager() -> Status {
         "meta.k8s.io",
         "PatchOptions",
         "",
-        &[crate::status::FieldError::required("fieldManager", "is required for apply patch")],
+        &[FieldError::required("fieldManager", "is required for apply patch")],
     )
 }

@@ -6,8 +6,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::Api;
+use crate::go_json;
 use crate::request::{Query, Selection};
 use crate::resource::Resource;
 use crate::status::{FieldError, Status};
@@ -50,9 +52,10 @@ impl Continue {
     }
 
     fn decode(token: &str) -> Result<Self, Status> {
-        let bad = |reason: String| Status::bad_request(format!("continue key is not valid: {reason}"));
+        let bad = |reason: String| Status::bad_request(format!("invalid continue token: continue key is not valid: {reason}"));
         let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|e| bad(e.to_string()))?;
-        serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))
+        let value: Value = serde_json::from_slice(&bytes).map_err(|_| bad(go_json::syntax_error(&bytes)))?;
+        serde_json::from_value(value).map_err(|_| bad("server does not recognize this encoded version ".into()))
     }
 }
 
@@ -86,29 +89,34 @@ impl<'a> ListRequest<'a> {
 }
 
 fn check_match(query: &Query) -> Result<(), Status> {
+    let mut errors: Vec<FieldError> = match_error(query).into_iter().collect();
+    if query.has("sendInitialEvents") {
+        errors.push(FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors))
+}
+
+fn match_error(query: &Query) -> Option<FieldError> {
     let version = query.get("resourceVersion");
-    let refuse = |error: FieldError| Err(Status::invalid("meta.k8s.io", "ListOptions", "", &[error]));
     match query.get("resourceVersionMatch") {
-        "" => Ok(()),
-        _ if query.flag("watch") && !query.has("sendInitialEvents") => refuse(FieldError::forbidden(
-            "resourceVersionMatch",
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        )),
-        _ if query.flag("watch") => Ok(()),
-        _ if !query.get("continue").is_empty() => refuse(FieldError::forbidden(
+        "" => None,
+        _ if !query.get("continue").is_empty() => Some(FieldError::forbidden(
             "resourceVersionMatch",
             "resourceVersionMatch is forbidden when continue is provided",
         )),
-        _ if version.is_empty() => refuse(FieldError::forbidden(
+        _ if version.is_empty() => Some(FieldError::forbidden(
             "resourceVersionMatch",
             "resourceVersionMatch is forbidden unless resourceVersion is provided",
         )),
-        "Exact" if version == "0" => refuse(FieldError::forbidden(
+        "Exact" if version == "0" => Some(FieldError::forbidden(
             "resourceVersionMatch",
             "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
         )),
-        "Exact" | "NotOlderThan" => Ok(()),
-        other => refuse(FieldError::not_supported(
+        "Exact" | "NotOlderThan" => None,
+        other => Some(FieldError::not_supported(
             "resourceVersionMatch",
             other,
             &["Exact", "NotOlderThan", ""],
@@ -120,8 +128,9 @@ pub(super) fn parse_version(text: &str) -> Result<Revision, Status> {
     match text {
         "" => Ok(0),
         text => text.parse().map_err(|_| {
-            let error = FieldError::invalid("resourceVersion", text, "strconv.ParseUint: parsing ".to_owned() + &format!("{text:?}: invalid syntax"));
-            Status::bad_request(error.body())
+            let detail = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+            let error = FieldError::invalid("resourceVersion", text, detail);
+            Status::new(StatusCode::INTERNAL_SERVER_ERROR, "", error.to_string())
         }),
     }
 }

@@ -74,7 +74,7 @@ impl Api {
             .change(place, intent, |old| {
                 let scale = want(&resource.scale_of(old)?)?;
                 let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-                if replicas < 0 {
+                if replicas < 0 && resource.is_builtin() {
                     let detail = "must be greater than or equal to 0";
                     let error = FieldError::invalid("spec.replicas", replicas, detail);
                     return Err(Status::invalid("autoscaling", "Scale", named.name, &[error]));

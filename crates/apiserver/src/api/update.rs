@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::StatusCode;
 use serde_json::Value;
 
 use super::create::{Tracking, metadata_of};
@@ -94,9 +95,12 @@ impl Api {
             if intent.dry_run {
                 return Ok(Written { body: Body::Fresh(new), created: false, warnings: Vec::new() });
             }
-            let over = finished(place.resource, &new);
-            let stored = place.resource.for_storage(new);
-            let change = if over { Change::Delete(stored) } else { Change::Put(stored) };
+            // The change that ends an object is never stored: watchers see its last state, the caller the change.
+            let last_words = finished(place.resource, &new).then(|| new.clone());
+            let change = match last_words {
+                Some(_) => Change::Delete(live.value()),
+                None => Change::Put(place.resource.for_storage(new)),
+            };
             let write = Write {
                 table: place.resource.storage.clone(),
                 key: place.named().key(),
@@ -105,7 +109,11 @@ impl Api {
             };
             match self.store().write(write).await {
                 Ok(object) => {
-                    return Ok(Written { body: Body::Stored(object), created: false, warnings: Vec::new() });
+                    if last_words.is_some() {
+                        self.released(place.resource, &object);
+                    }
+                    let body = last_words.map_or(Body::Stored(object), Body::Fresh);
+                    return Ok(Written { body, created: false, warnings: Vec::new() });
                 }
                 Err(WriteError::Raced(_)) if insists => return Err(place.conflict()),
                 Err(WriteError::Raced(_)) => {}
@@ -136,6 +144,7 @@ impl Api {
         }
         match place.subresource {
             "status" => resource.prepare_status(new, old),
+            "finalize" => resource.prepare_finalize(new, old),
             _ => resource.prepare_update(new, old),
         }
         let errors = resource.validate_update(new, old, place.subresource);
@@ -175,13 +184,12 @@ fn check_version(place: Place<'_>, live: &Object, new: &mut Value) -> Result<boo
         "" | "0" => {
             let error =
                 FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
-            Err(Status::invalid(&resource.group, &resource.kind, place.name, &[error]))
+            Err(Status::invalid(&resource.group, &resource.plural, place.name, &[error]))
         }
         version if version == current => Ok(true),
         version if version.parse::<u64>().is_err() => {
-            let error =
-                FieldError::invalid("metadata.resourceVersion", version, "must be an unsigned integer");
-            Err(Status::invalid(&resource.group, &resource.kind, place.name, &[error]))
+            let detail = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
+            Err(Status::new(StatusCode::INTERNAL_SERVER_ERROR, "", detail))
         }
         _ => Err(place.conflict()),
     }

@@ -44,14 +44,21 @@ enum Start {
 impl<'a> WatchRequest<'a> {
     pub fn parse(namespace: Option<&'a str>, query: &Query) -> Result<Self, Status> {
         let selection = Selection::parse(query)?;
-        let invalid = |error: FieldError| Status::invalid("meta.k8s.io", "ListOptions", "", &[error]);
-        if query.has("sendInitialEvents") && query.get("resourceVersionMatch") != "NotOlderThan" {
+        let mut errors = Vec::new();
+        let matching = query.get("resourceVersionMatch");
+        if query.has("sendInitialEvents") && matching != "NotOlderThan" {
             let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-            return Err(invalid(FieldError::forbidden("resourceVersionMatch", detail)));
+            errors.push(FieldError::forbidden("resourceVersionMatch", detail));
+            if !matching.is_empty() {
+                errors.push(FieldError::not_supported("resourceVersionMatch", matching, &["NotOlderThan"]));
+            }
         }
-        if !query.has("sendInitialEvents") && query.has("resourceVersionMatch") {
+        if !query.has("sendInitialEvents") && !matching.is_empty() {
             let detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-            return Err(invalid(FieldError::forbidden("resourceVersionMatch", detail)));
+            errors.push(FieldError::forbidden("resourceVersionMatch", detail));
+        }
+        if !errors.is_empty() {
+            return Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors));
         }
         let revision = parse_version(query.get("resourceVersion"))?;
         let start = match (query.flag("sendInitialEvents"), revision) {

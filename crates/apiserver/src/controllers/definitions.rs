@@ -7,13 +7,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::{Queue, intent, work};
-use crate::api::{Api, Creation, DeleteOptions, ListRequest, Name, now};
+use crate::api::{Api, CLEANUP_FINALIZER as CLEANUP, Creation, DeleteOptions, ListRequest, Name, now};
 use crate::resource::Resource;
 use crate::status::Status;
 use crate::store::EventKind;
 
 const TABLE: &str = "apiextensions.k8s.io/customresourcedefinitions";
-const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 const MANAGER: &str = "kube-apiserver";
 
 pub(super) async fn start(api: &Api, tasks: &mut JoinSet<()>, stopped: &watch::Receiver<bool>) {
@@ -43,6 +42,12 @@ pub(super) async fn start(api: &Api, tasks: &mut JoinSet<()>, stopped: &watch::R
     });
 }
 
+/// The names that a definition gets, and why not all of them.
+struct Names {
+    accepted: Value,
+    conflict: Option<(&'static str, String)>,
+}
+
 struct Controller {
     api: Api,
 }
@@ -59,11 +64,11 @@ impl Controller {
         if object.deleting {
             return self.clean_up(name, &definition).await;
         }
-        let conflict = self.conflict(name, &definition);
-        if conflict.is_none() {
+        let names = self.accept(name, &definition);
+        if names.conflict.is_none() {
             self.serve(name, &definition);
         }
-        self.report(name, definition, conflict).await
+        self.report(name, definition, names).await
     }
 
     /// Makes every served version answer.
@@ -79,63 +84,60 @@ impl Controller {
         });
     }
 
-    /// Another resource of the group that already has one of the names.
-    fn conflict(&self, name: &str, definition: &Value) -> Option<(&'static str, String)> {
+    /// Which names are free in the group. The last conflict found is the one that is told.
+    fn accept(&self, name: &str, definition: &Value) -> Names {
         let spec = &definition["spec"];
-        let names = &spec["names"];
+        let wanted = &spec["names"];
         let group = spec["group"].as_str().unwrap_or_default();
-        let text = |key: &str| names[key].as_str().unwrap_or_default();
-        for other in self.api.registry().all().filter(|r| r.group == group && !r.is_defined_by(name)) {
-            if other.plural == text("plural") || other.singular == text("singular") {
-                let what = text("plural");
-                return Some(("PluralConflict", format!("\"{what}\" is already in use")));
+        let registry = self.api.registry();
+        let others: Vec<_> = registry.all().filter(|r| r.group == group && !r.is_defined_by(name)).collect();
+        // Resource names share one space, kinds another.
+        let resource_taken = |text: &str| {
+            others.iter().any(|r| r.plural == text || r.singular == text || r.short_names.iter().any(|s| s == text))
+        };
+        let kind_taken = |text: &str| others.iter().any(|r| r.kind == text || r.list_kind == text);
+        let mut names = Names { accepted: json!({"kind": "", "plural": ""}), conflict: None };
+        let mut judge = |key: &str, taken: &dyn Fn(&str) -> bool, reason: &'static str| {
+            let Some(text) = wanted[key].as_str() else { return };
+            match taken(text) {
+                true => names.conflict = Some((reason, format!("\"{text}\" is already in use"))),
+                false => names.accepted[key] = text.into(),
             }
-            if other.kind == text("kind") || other.list_kind == text("listKind") {
-                let what = text("kind");
-                return Some(("KindConflict", format!("\"{what}\" is already in use")));
-            }
+        };
+        judge("plural", &resource_taken, "PluralConflict");
+        judge("singular", &resource_taken, "SingularConflict");
+        judge("kind", &kind_taken, "KindConflict");
+        judge("listKind", &kind_taken, "ListKindConflict");
+        let short: Vec<&str> = wanted["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        match short.iter().find(|text| resource_taken(text)) {
+            Some(text) => names.conflict = Some(("ShortNamesConflict", format!("\"{text}\" is already in use"))),
+            None if !short.is_empty() => names.accepted["shortNames"] = json!(short),
+            None => {}
         }
-        None
+        if let Some(categories) = wanted["categories"].as_array().filter(|list| !list.is_empty()) {
+            names.accepted["categories"] = categories.clone().into();
+        }
+        names
     }
 
-    async fn report(
-        &self,
-        name: &str,
-        mut definition: Value,
-        conflict: Option<(&'static str, String)>,
-    ) -> Result<(), Status> {
-        let names = definition["spec"]["names"].clone();
-        let accepted = conflict.is_none();
-        let established = accepted || condition_is(&definition, "Established", "True");
+    async fn report(&self, name: &str, mut definition: Value, names: Names) -> Result<(), Status> {
         let before = definition.clone();
-        match conflict {
+        definition["status"]["acceptedNames"] = names.accepted;
+        match names.conflict {
             Some((reason, message)) => {
                 set_condition(&mut definition, "NamesAccepted", "False", reason, &message);
-                if !established {
+                if !condition_is(&definition, "Established", "True") {
                     set_condition(&mut definition, "Established", "False", "NotAccepted", "not all names are accepted");
                 }
             }
             None => {
-                definition["status"]["acceptedNames"] = names;
                 set_condition(&mut definition, "NamesAccepted", "True", "NoConflicts", "no conflicts found");
                 let message = "the initial names have been accepted";
                 set_condition(&mut definition, "Established", "True", "InitialNamesAccepted", message);
             }
         }
         store_version(&mut definition);
-        if definition["metadata"]["finalizers"].as_array().is_none_or(|f| !f.iter().any(|f| f == CLEANUP)) && accepted {
-            let mut with = definition.clone();
-            let mut finalizers = with["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
-            finalizers.push(CLEANUP.into());
-            with["metadata"]["finalizers"] = finalizers.into();
-            self.write(name, with, "").await?;
-            // The event of that write brings us back for the status.
-            return Ok(());
-        }
-        if definition == before {
-            return Ok(());
-        }
-        self.write(name, definition, "status").await
+        if definition == before { Ok(()) } else { self.write(name, definition, "status").await }
     }
 
     /// Deletes every object of the kind, then the definition itself.
@@ -143,12 +145,6 @@ impl Controller {
         let finalizers = definition["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
         if !finalizers.iter().any(|f| f == CLEANUP) {
             return Ok(());
-        }
-        if !condition_is(definition, "Terminating", "True") {
-            let mut marked = definition.clone();
-            let message = "CustomResource deletion is in progress";
-            set_condition(&mut marked, "Terminating", "True", "InstanceDeletionInProgress", message);
-            return self.write(name, marked, "status").await;
         }
         let served = self.api.registry().all().find(|r| r.is_defined_by(name)).cloned();
         if let Some(resource) = served {

@@ -29,9 +29,9 @@ fn intent(manager: &str) -> Intent {
 }
 
 /// Starts all controllers. When this returns, every stored definition is served.
-pub(crate) async fn start(api: &Api, tasks: &mut JoinSet<()>, stopped: &watch::Receiver<bool>, ca_pem: Option<&str>) {
+pub(crate) async fn start(api: &Api, tasks: &mut JoinSet<()>, stopped: &watch::Receiver<bool>) {
     definitions::start(api, tasks, stopped).await;
-    namespaces::start(api, tasks, stopped, ca_pem).await;
+    namespaces::start(api, tasks, stopped).await;
     garbage::start(api, tasks, stopped);
 }
 

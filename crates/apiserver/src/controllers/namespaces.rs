@@ -1,6 +1,6 @@
-//! Namespaces: the ones that are always there, what each new one gets, and the emptying of those that go.
+//! Namespaces: the ones that are always there, and the emptying of those that go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use crate::store::EventKind;
 /// The finalizer in `spec` that stands for the contents.
 const CONTENT: &str = "kubernetes";
 
-pub(super) async fn start(api: &Api, tasks: &mut JoinSet<()>, stopped: &watch::Receiver<bool>, ca_pem: Option<&str>) {
+pub(super) async fn start(api: &Api, tasks: &mut JoinSet<()>, stopped: &watch::Receiver<bool>) {
     let queue: Arc<Queue<Box<str>>> = Queue::new();
     let feed = queue.clone();
     let leaving: Mutex<BTreeSet<Box<str>>> = Mutex::default();
@@ -32,8 +32,6 @@ pub(super) async fn start(api: &Api, tasks: &mut JoinSet<()>, stopped: &watch::R
                 EventKind::Added | EventKind::Modified => {
                     if event.object.deleting {
                         leaving.insert(name.clone());
-                    }
-                    if event.object.deleting || event.kind == EventKind::Added {
                         feed.push(name);
                     }
                 }
@@ -47,7 +45,7 @@ pub(super) async fn start(api: &Api, tasks: &mut JoinSet<()>, stopped: &watch::R
         ensure(api, "v1", "Namespace", None, namespace).await;
     }
     ensure(api, "v1", "Service", Some("default"), own_service()).await;
-    let keeper = Arc::new(Keeper { api: api.clone(), ca_pem: ca_pem.map(str::to_owned) });
+    let keeper = Arc::new(Keeper { api: api.clone() });
     work(queue, tasks, stopped, move |name| {
         let keeper = keeper.clone();
         async move { keeper.look(&name).await }
@@ -71,7 +69,7 @@ async fn ensure(api: &Api, api_version: &str, kind: &str, namespace: Option<&str
     value["apiVersion"] = api_version.into();
     value["kind"] = kind.into();
     let creation = Creation::from(value);
-    match api.create(&resource, namespace, creation, &intent(MANAGER)).await {
+    match api.create(&resource, namespace, creation, &intent("kube-apiserver")).await {
         Ok(_) => {}
         Err(status) if status.reason == "AlreadyExists" => {}
         // A namespace on its way out needs nothing more.
@@ -79,70 +77,116 @@ async fn ensure(api: &Api, api_version: &str, kind: &str, namespace: Option<&str
     }
 }
 
+/// What is still in a namespace that is on its way out.
+#[derive(Default)]
+struct Remaining {
+    /// `deployments.apps` → how many.
+    resources: BTreeMap<String, usize>,
+    finalizers: BTreeMap<String, usize>,
+}
+
+impl Remaining {
+    fn conditions(&self) -> Vec<Value> {
+        let list = |map: &BTreeMap<String, usize>, between: &str| {
+            map.iter().map(|(what, n)| format!("{what} {between} {n} resource instances")).collect::<Vec<_>>().join(", ")
+        };
+        let condition = |kind: &str, status: bool, reason: &str, message: String| {
+            json!({
+                "type": kind, "status": if status { "True" } else { "False" }, "reason": reason, "message": message,
+                "lastTransitionTime": now(),
+            })
+        };
+        let held = !self.finalizers.is_empty();
+        vec![
+            condition(
+                "NamespaceDeletionDiscoveryFailure",
+                false,
+                "ResourcesDiscovered",
+                "All resources successfully discovered".into(),
+            ),
+            condition(
+                "NamespaceDeletionGroupVersionParsingFailure",
+                false,
+                "ParsedGroupVersions",
+                "All legacy kube types successfully parsed".into(),
+            ),
+            condition(
+                "NamespaceDeletionContentFailure",
+                false,
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization".into(),
+            ),
+            condition(
+                "NamespaceContentRemaining",
+                true,
+                "SomeResourcesRemain",
+                format!("Some resources are remaining: {}", list(&self.resources, "has")),
+            ),
+            condition(
+                "NamespaceFinalizersRemaining",
+                held,
+                if held { "SomeFinalizersRemain" } else { "ContentHasNoFinalizers" },
+                match held {
+                    true => format!(
+                        "Some content in the namespace has finalizers remaining: {}",
+                        list(&self.finalizers, "in")
+                    ),
+                    false => "All content-preserving finalizers finished".into(),
+                },
+            ),
+        ]
+    }
+}
+
 struct Keeper {
     api: Api,
-    ca_pem: Option<String>,
 }
 
 impl Keeper {
     async fn look(&self, name: &str) -> Result<(), Status> {
         let Some(namespace) = self.api.store().get("namespaces", name) else { return Ok(()) };
-        if namespace.deleting {
-            return self.empty(name).await;
-        }
-        let account = json!({"metadata": {"name": "default"}});
-        ensure(&self.api, "v1", "ServiceAccount", Some(name), account).await;
-        if let Some(ca_pem) = &self.ca_pem {
-            let map = json!({
-                "metadata": {"name": "kube-root-ca.crt"},
-                "data": {"ca.crt": ca_pem},
-            });
-            ensure(&self.api, "v1", "ConfigMap", Some(name), map).await;
-        }
-        Ok(())
+        if namespace.deleting { self.empty(name).await } else { Ok(()) }
     }
 
     /// Deletes what is in a namespace; once nothing is left, lets the namespace go.
     async fn empty(&self, name: &str) -> Result<(), Status> {
         let registry = self.api.registry();
         let mut seen = BTreeSet::new();
-        let mut remaining: Vec<(String, usize)> = Vec::new();
+        let mut left = Remaining::default();
         for resource in registry.all().filter(|resource| resource.namespaced) {
             if seen.insert(resource.storage.clone()) {
-                let left = self.clear(resource, name).await?;
-                if left > 0 {
-                    remaining.push((crate::status::qualified(&resource.group, &resource.plural), left));
-                }
+                self.clear(resource, name, &mut left).await?;
             }
         }
-        if !remaining.is_empty() {
-            return self.report(name, &remaining).await;
-        }
-        self.finalize(name).await
+        if left.resources.is_empty() { self.finalize(name).await } else { self.report(name, &left).await }
     }
 
-    async fn clear(&self, resource: &Arc<Resource>, namespace: &str) -> Result<usize, Status> {
+    async fn clear(&self, resource: &Arc<Resource>, namespace: &str, left: &mut Remaining) -> Result<(), Status> {
         let request = ListRequest { namespace: Some(namespace), ..ListRequest::default() };
         if self.api.list(resource, &request)?.items.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         self.api.delete_collection(resource, &request, &DeleteOptions::default()).await?;
-        Ok(self.api.list(resource, &request)?.items.len())
+        let items = self.api.list(resource, &request)?.items;
+        if !items.is_empty() {
+            left.resources.insert(format!("{}.{}", resource.plural, resource.group), items.len());
+        }
+        for finalizer in items.iter().flat_map(|item| &item.finalizers) {
+            *left.finalizers.entry(finalizer.to_string()).or_default() += 1;
+        }
+        Ok(())
     }
 
     /// Says what still holds the namespace, as `kubectl describe` shows it.
-    async fn report(&self, name: &str, remaining: &[(String, usize)]) -> Result<(), Status> {
-        let list: Vec<String> =
-            remaining.iter().map(|(what, count)| format!("{what} has {count} resource instances")).collect();
-        let message = format!("Some resources are remaining: {}", list.join(", "));
+    async fn report(&self, name: &str, left: &Remaining) -> Result<(), Status> {
+        let conditions = left.conditions();
         self.change(name, "status", |namespace| {
-            let old = namespace["status"]["conditions"].as_array();
-            let told = old.into_iter().flatten().any(|c| c["message"] == message.as_str());
-            if !told {
-                namespace["status"]["conditions"] = json!([{
-                    "type": "NamespaceContentRemaining", "status": "True", "reason": "SomeResourcesRemain",
-                    "message": message, "lastTransitionTime": now(),
-                }]);
+            let told = |condition: &Value| {
+                let old = namespace["status"]["conditions"].as_array().into_iter().flatten();
+                old.into_iter().any(|o| o["type"] == condition["type"] && o["message"] == condition["message"])
+            };
+            if !conditions.iter().all(told) {
+                namespace["status"]["conditions"] = conditions.clone().into();
             }
         })
         .await

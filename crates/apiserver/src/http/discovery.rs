@@ -80,7 +80,7 @@ pub(super) fn group(registry: &Registry, name: &str) -> Result<Value, Status> {
         .groups()
         .into_iter()
         .find(|(group, _)| group == name && !group.is_empty())
-        .ok_or_else(Status::page_not_found)?;
+        .ok_or_else(Status::no_such_path)?;
     let mut entry = group_entry(&group, &versions);
     entry["kind"] = "APIGroup".into();
     entry["apiVersion"] = "v1".into();
@@ -91,7 +91,8 @@ pub(super) fn group(registry: &Registry, name: &str) -> Result<Value, Status> {
 pub(super) fn version(registry: &Registry, group: &str, version: &str) -> Result<Value, Status> {
     let resources = registry.of_version(group, version);
     if resources.is_empty() {
-        return Err(Status::page_not_found());
+        let known = registry.all().any(|r| r.is_builtin() && r.group == group);
+        return Err(if known { Status::page_not_found() } else { Status::no_such_path() });
     }
     let mut entries = Vec::new();
     for resource in &resources {
@@ -108,7 +109,6 @@ pub(super) fn version(registry: &Registry, group: &str, version: &str) -> Result
             entry
         }));
     }
-    entries.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     let mut list =
         json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": entries});

@@ -48,16 +48,12 @@ impl Front {
         if let RequestFault::Refuse(refusal) = fault {
             return reply::failure(&refusal.status());
         }
-        let head_only = request.method() == Method::HEAD;
-        let mut response = match self.route(request).await {
+        let response = match self.route(request).await {
             Ok(response) => response,
             Err(status) => reply::failure(&status),
         };
         if fault == RequestFault::LoseReply {
             return reply::failure(&crate::faults::Refusal::Internal.status());
-        }
-        if head_only {
-            *response.body_mut() = reply::empty();
         }
         response
     }
@@ -72,7 +68,7 @@ impl Front {
             return Ok(answer);
         }
         let Some(target) = crate::request::Target::parse(request.uri().path()) else {
-            return Err(Status::page_not_found());
+            return Err(Status::no_such_path());
         };
         let (parts, body) = request.into_parts();
         let body = read_body(&parts, body).await?;

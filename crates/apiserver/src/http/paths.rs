@@ -19,6 +19,9 @@ pub(super) fn plain(
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<Option<Response<ReplyBody>>, Status> {
+    if uri.path().contains("//") {
+        return Err(Status::no_such_path());
+    }
     let path = uri.path().trim_end_matches('/');
     let segments: Vec<&str> = path.split('/').skip(1).collect();
     let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();

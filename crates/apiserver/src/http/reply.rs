@@ -5,7 +5,7 @@ use futures_util::stream;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -16,10 +16,6 @@ use crate::status::Status;
 
 /// The body of every response.
 pub type ReplyBody = UnsyncBoxBody<Bytes, std::convert::Infallible>;
-
-pub(super) fn empty() -> ReplyBody {
-    Empty::new().boxed_unsync()
-}
 
 fn whole(bytes: impl Into<Bytes>) -> ReplyBody {
     Full::new(bytes.into()).boxed_unsync()
@@ -47,6 +43,9 @@ pub(super) fn encoded(code: StatusCode, bytes: BytesMut) -> Response<ReplyBody> 
 }
 
 pub(super) fn failure(status: &Status) -> Response<ReplyBody> {
+    if status.reason == Status::PLAIN_TEXT {
+        return text(status.code, status.message.clone());
+    }
     let mut response = json(status.code, &status.to_json());
     if let Some(seconds) = status.details.get("retryAfterSeconds").and_then(Value::as_u64) {
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());

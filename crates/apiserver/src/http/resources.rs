@@ -11,6 +11,7 @@ use super::reply::{self, ReplyBody};
 use super::{exec, options};
 use crate::api::{Api, Body, Creation, DeleteOptions, ListRequest, Name, PatchKind, WatchRequest, Written};
 use crate::codec::{self, Media};
+use crate::go_json;
 use crate::hooks::LogOptions;
 use crate::output::Rendering;
 use crate::request::{Query, Target};
@@ -36,7 +37,8 @@ pub(super) async fn serve(
 ) -> Result<Response<ReplyBody>, Status> {
     let registry = api.registry();
     let Some(resource) = registry.find(&target.group, &target.version, &target.resource) else {
-        return Err(Status::page_not_found());
+        let known = registry.all().any(|r| r.is_builtin() && r.group == target.group);
+        return Err(if known { Status::page_not_found() } else { Status::no_such_path() });
     };
     // A namespaced object is addressed through its namespace; only lists and watches go without.
     let scope_fits = match (&target.namespace, resource.namespaced) {
@@ -54,30 +56,29 @@ pub(super) async fn serve(
     let rendering = match rendering {
         Some(rendering) => rendering,
         None if is_log => Rendering::Whole,
-        None => return Err(not_acceptable()),
+        None => return Err(not_acceptable(accept.unwrap_or_default())),
     };
     let call = Call { api, resource, target: &target, parts, query, body, rendering };
     call.dispatch().await
 }
 
-fn not_acceptable() -> Status {
-    Status::new(
-        StatusCode::NOT_ACCEPTABLE,
-        "NotAcceptable",
-        "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf, application/cbor",
-    )
+fn not_acceptable(accept: &str) -> Status {
+    const TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    if accept.contains("application/json") {
+        let message = format!("only the following media types are accepted: {TYPES}");
+        return Status::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message);
+    }
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}");
+    Status::bare(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
 }
 
 fn method_not_allowed() -> Status {
-    let mut status = Status::method_not_allowed("the server does not allow this method on the requested resource");
-    status.details = serde_json::Map::new();
-    status
+    Status::method_not_allowed("the server does not allow this method on the requested resource")
 }
 
 impl Call<'_> {
     async fn dispatch(self) -> Result<Response<ReplyBody>, Status> {
-        let method = self.parts.method.clone();
-        let verb = if method == Method::HEAD { Method::GET } else { method };
+        let verb = self.parts.method.clone();
         match (self.target.name.is_some(), self.target.subresource.as_deref()) {
             (false, _) => match verb {
                 Method::GET if self.target.watch_prefix || self.query.flag("watch") => self.watch(),
@@ -87,7 +88,7 @@ impl Call<'_> {
                 _ => Err(method_not_allowed()),
             },
             (true, None) => match verb {
-                Method::GET if self.target.watch_prefix || self.query.flag("watch") => self.watch(),
+                Method::GET if self.target.watch_prefix => self.watch(),
                 Method::GET => self.get(),
                 Method::PUT => self.update("").await,
                 Method::PATCH => self.patch("").await,
@@ -100,7 +101,10 @@ impl Call<'_> {
 
     async fn subresource(&self, verb: Method, subresource: &str) -> Result<Response<ReplyBody>, Status> {
         if !self.resource.has_subresource(subresource) {
-            return Err(Status::page_not_found());
+            return Err(match (self.resource.is_builtin(), &self.target.name) {
+                (false, Some(name)) => Status::not_found(&self.resource.group, &self.resource.plural, name),
+                _ => Status::page_not_found(),
+            });
         }
         match (subresource, verb) {
             ("status", Method::GET) => self.get(),
@@ -119,8 +123,23 @@ impl Call<'_> {
             ("binding", Method::POST) => self.bind().await,
             ("eviction", Method::POST) => self.evict().await,
             ("finalize", Method::PUT) => self.update("finalize").await,
-            _ => Err(method_not_allowed()),
+            (_, verb) => Err(self.unsupported(&verb)),
         }
+    }
+
+    /// Custom resources say which verb they lack; the others only that they do.
+    fn unsupported(&self, method: &Method) -> Status {
+        let verb = match *method {
+            Method::POST => "create",
+            Method::DELETE => "delete",
+            _ => "get",
+        };
+        if self.resource.is_builtin() {
+            return method_not_allowed();
+        }
+        let what = crate::status::qualified(&self.resource.group, &self.resource.plural);
+        let message = format!("{verb} is not supported on resources of kind {what:?}");
+        Status::method_not_allowed(message).about("", &self.resource.group, &self.resource.plural)
     }
 
     fn namespace(&self) -> Option<&str> {
@@ -263,7 +282,30 @@ impl Call<'_> {
 
     fn decode(&self) -> Result<Creation, Status> {
         let media = Media::of(content_type(&self.parts.headers))?;
-        let value = codec::decode(media, &self.body).map_err(|problem| self.resource.syntax_error(&problem))?;
+        let value = codec::decode(media, &self.body).map_err(|problem| {
+            let problem = match media {
+                Media::Json => format!("couldn't get version/kind; json parse error: {problem}"),
+                Media::Yaml => problem,
+            };
+            self.resource.unrecognized(&problem, &self.body)
+        })?;
+        let value = match value {
+            // Nothing at all is an object with nothing in it.
+            Value::Null if self.resource.is_builtin() => serde_json::json!({}),
+            value => value,
+        };
+        if !value.is_object() && !value.is_null() {
+            let problem = format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct \
+                 {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+                go_json::type_name(&value)
+            );
+            return Err(self.resource.unrecognized(&problem, &self.body));
+        }
+        if !self.resource.is_builtin() && value["kind"].as_str().unwrap_or_default().is_empty() {
+            let problem = format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(&self.body));
+            return Err(self.resource.unrecognized(&problem, &self.body));
+        }
         Ok(Creation { value, raw: (media == Media::Json).then(|| self.body.clone()) })
     }
 
@@ -274,14 +316,16 @@ impl Call<'_> {
             "application/merge-patch+json" => Ok(PatchKind::Merge),
             "application/strategic-merge-patch+json" if self.resource.is_builtin() => Ok(PatchKind::Strategic),
             "application/apply-patch+yaml" => Ok(PatchKind::Apply { force: self.query.flag("force") }),
-            _ => {
-                let mut accepted = vec!["application/json-patch+json", "application/merge-patch+json"];
-                if self.resource.is_builtin() {
-                    accepted.push("application/strategic-merge-patch+json");
-                }
-                accepted.extend(["application/apply-patch+yaml", "application/apply-patch+cbor"]);
-                Err(codec::unsupported_media(&accepted))
-            }
+            _ if self.resource.is_builtin() => Err(Status::bare(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "UnsupportedMediaType",
+                "415: Unsupported Media Type",
+            )),
+            _ => Err(codec::unsupported_media(&[
+                "application/json-patch+json",
+                "application/merge-patch+json",
+                "application/apply-patch+yaml",
+            ])),
         }
     }
 
@@ -289,9 +333,18 @@ impl Call<'_> {
         let yaml = matches!(kind, PatchKind::Apply { .. }) && !self.body.trim_ascii_start().starts_with(b"{");
         let media = if yaml { Media::Yaml } else { Media::Json };
         let value = codec::decode(media, &self.body).map_err(|problem| match kind {
-            PatchKind::Apply { .. } => Status::bad_request(format!("error decoding YAML: {problem}")),
-            _ => Status::bad_request(problem),
+            PatchKind::Apply { .. } => {
+                Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {problem}"))
+            }
+            _ => Status::bad_request(format!("error decoding patch: {problem}")),
         })?;
+        if matches!(kind, PatchKind::Apply { .. }) && !value.is_object() && !value.is_null() {
+            return Err(Status::bad_request(format!(
+                "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go \
+                 value of type map[string]interface {{}}",
+                go_json::type_name(&value)
+            )));
+        }
         Ok(Creation { value, raw: (media == Media::Json).then(|| self.body.clone()) })
     }
 
@@ -300,9 +353,12 @@ impl Call<'_> {
             true => Value::Null,
             false => {
                 let media = Media::of(content_type(&self.parts.headers))?;
-                codec::decode(media, &self.body).map_err(|problem| self.resource.syntax_error(&problem))?
+                codec::decode(media, &self.body).map_err(|problem| {
+                    Status::bad_request(format!("couldn't get version/kind; json parse error: {problem}"))
+                })?
             }
         };
+        check_options_type(&value)?;
         if value.is_null() {
             value = serde_json::json!({});
             if let Some(grace) = self.query.number("gracePeriodSeconds")? {
@@ -324,6 +380,18 @@ impl Call<'_> {
         parsed.dry_run |= dry_run;
         Ok(parsed)
     }
+}
+
+/// The body of a DELETE is `DeleteOptions`, of the group or of `v1`, or nothing.
+fn check_options_type(value: &Value) -> Result<(), Status> {
+    let kind = value["kind"].as_str().unwrap_or("DeleteOptions");
+    if kind == "DeleteOptions" {
+        return Ok(());
+    }
+    let version = value["apiVersion"].as_str().unwrap_or("v1");
+    Err(Status::bad_request(format!(
+        "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
+    )))
 }
 
 fn content_type(headers: &HeaderMap) -> Option<&str> {

@@ -31,7 +31,7 @@ impl From<PatchError> for Status {
                 "RequestEntityTooLarge",
                 format!("Request entity too large: {text}"),
             ),
-            PatchError::DoesNotApply(_) => Self::new(
+            PatchError::DoesNotApply(_) => Self::bare(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "Invalid",
                 "the server rejected our request due to an error in our request",

@@ -226,7 +226,7 @@ pub struct Page {
     pub revision: Revision,
     /// The key after which the next page starts.
     pub next: Option<Box<str>>,
-    /// Objects in range after this page, before any filter.
+    /// Objects that follow this page.
     pub remaining: usize,
 }
 
@@ -325,12 +325,9 @@ impl Store {
         Ok(collect(table, &undone, range, revision, keep))
     }
 
-    /// A cursor that yields every event of a table after `revision`.
+    /// A cursor that yields every event of a table after `revision`, which may lie ahead.
     pub fn watch(&self, table: &Arc<str>, revision: Revision) -> Result<Cursor, HistoryError> {
         let mut state = self.state.write();
-        if revision > state.revision {
-            return Err(HistoryError::InFuture { asked: revision, current: state.revision });
-        }
         let entry = state.table(table);
         if revision < entry.compacted {
             return Err(HistoryError::TooOld { asked: revision, oldest: entry.compacted });
@@ -420,6 +417,9 @@ fn fill<'a>(
 ) {
     let mut last: Option<&str> = None;
     for (key, object) in objects {
+        if !keep(object) {
+            continue;
+        }
         if limit != 0 && page.items.len() == limit {
             page.remaining += 1;
             if page.next.is_none() {
@@ -427,9 +427,7 @@ fn fill<'a>(
             }
             continue;
         }
-        if keep(object) {
-            page.items.push(object.clone());
-        }
+        page.items.push(object.clone());
         last = Some(key);
     }
 }
@@ -457,7 +455,8 @@ impl Cursor {
         let complete = start + events.len() == table.log.len();
         self.seen = match events.last() {
             Some(last) if !complete => last.revision,
-            _ => state.revision,
+            // A reader may ask for what is yet to come; until then it has seen nothing.
+            _ => self.seen.max(state.revision),
         };
         Ok((events, self.seen))
     }
