@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::super::parse::Names;
 use super::*;
+use crate::status::go_float;
 
 fn read(json: Value) -> Schema {
     Schema::from_json(&json, &Names::none()).expect("schema")
