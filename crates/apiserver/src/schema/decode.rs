@@ -70,7 +70,7 @@ impl<'a> Decoder<'a> {
             },
             (Some(Type::String), Value::Array(list)) if schema.format.as_deref() == Some("byte") => {
                 // Go also takes bytes one by one.
-                for item in list.iter().filter(|item| !item.as_u64().is_some_and(|n| n < 256)) {
+                for item in list.iter().filter(|item| item.as_u64().is_none_or(|n| n >= 256)) {
                     self.mismatch(json_kind(item), "uint8");
                 }
                 Ok(())

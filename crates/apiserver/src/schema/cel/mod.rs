@@ -31,6 +31,14 @@ pub struct Rules {
     root: Option<Node>,
 }
 
+/// What rules find.
+#[derive(Debug, Default)]
+pub struct Faults {
+    pub refused: Vec<FieldError>,
+    /// Faults that were there before.
+    pub tolerated: Vec<FieldError>,
+}
+
 /// The rules at one place of the schema and below; places without any are left out.
 struct Node {
     schema: Link,
@@ -110,11 +118,16 @@ impl Rules {
     /// Runs the rules. Transition rules run where an old value exists; faults that were there before and are
     /// unchanged are tolerated.
     pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let mut errors = Vec::new();
+        self.judge(new, old).refused
+    }
+
+    /// As [`Rules::validate`], and also what was tolerated: clients are warned of that.
+    pub fn judge(&self, new: &Value, old: Option<&Value>) -> Faults {
+        let mut faults = Faults::default();
         if let Some(root) = &self.root {
-            root.run(new, old, None, &Path::root(""), &mut errors, 0);
+            root.run(new, old, None, &Path::root(""), &mut faults, 0);
         }
-        errors
+        faults
     }
 }
 
@@ -318,7 +331,7 @@ impl Node {
         old: Option<&'v Value>,
         nearest: Option<(&'v Value, &'v Value)>,
         path: &Path<'_>,
-        errors: &mut Vec<FieldError>,
+        faults: &mut Faults,
         depth: usize,
     ) {
         if value.is_null() || depth > MAX_DEPTH {
@@ -330,7 +343,7 @@ impl Node {
                 Some(old) => old == value,
                 None => nearest.is_some_and(|(new, old)| new == old),
             };
-            self.run_rules(value, old, &unchanged, path, errors);
+            self.run_rules(value, old, &unchanged, path, faults);
         }
         let nearest = old.map_or(nearest, |old| Some((value, old)));
         match value {
@@ -338,9 +351,9 @@ impl Node {
                 for (key, value) in map {
                     let old = old.and_then(|old| old.get(key));
                     if let Some(node) = self.properties.get(key) {
-                        node.run(value, old, nearest, &path.field(key), errors, depth + 1);
+                        node.run(value, old, nearest, &path.field(key), faults, depth + 1);
                     } else if let Some(node) = &self.additional {
-                        node.run(value, old, nearest, &path.key(key), errors, depth + 1);
+                        node.run(value, old, nearest, &path.key(key), faults, depth + 1);
                     }
                 }
             }
@@ -348,7 +361,7 @@ impl Node {
                 let Some(node) = &self.items else { return };
                 for (i, item) in list.iter().enumerate() {
                     let old = old.and_then(|old| listtype::counterpart(self.schema.get(), item, old));
-                    node.run(item, old, nearest, &path.index(i), errors, depth + 1);
+                    node.run(item, old, nearest, &path.index(i), faults, depth + 1);
                 }
             }
             _ => {}
@@ -361,7 +374,7 @@ impl Node {
         old: Option<&Value>,
         unchanged: &dyn Fn() -> bool,
         path: &Path<'_>,
-        errors: &mut Vec<FieldError>,
+        faults: &mut Faults,
     ) {
         let schema = self.schema.get();
         let whole = path.is_root() || schema.embedded_resource;
@@ -381,10 +394,9 @@ impl Node {
                     }
                 }
             }
-            if let Some((error, tolerable)) = rule.run(schema, value, &scope, path)
-                && !(tolerable && !rule.uses_old && unchanged())
-            {
-                errors.push(error);
+            if let Some((error, tolerable)) = rule.run(schema, value, &scope, path) {
+                let tolerated = tolerable && !rule.uses_old && unchanged();
+                if tolerated { &mut faults.tolerated } else { &mut faults.refused }.push(error);
             }
         }
     }
