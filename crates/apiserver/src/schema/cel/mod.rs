@@ -4,18 +4,19 @@
 //! its names, old values only where old and new can be matched. Costs are not counted.
 
 mod check;
+mod functions;
 mod optional;
 mod value;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use kube_cel::KubeCelExt;
-use kube_cel::cel::extractors::This;
 use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::parser::{Expression, Parser};
 use kube_cel::cel::{Context, ExecutionError, Value as CelValue};
 use serde_json::Value;
+
+use functions::FUNCTIONS;
 
 use super::parse::Names;
 use super::path::Path;
@@ -58,34 +59,6 @@ struct Rule {
     field_path: Option<String>,
     uses_old: bool,
     optional_old: bool,
-}
-
-/// The functions that rules can call; variables are added in a scope of their own.
-static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(|| {
-    let mut context = Context::default().with_all();
-    // Types are their names here: enough for `type(self.x) == int`.
-    context.add_function("type", |This(value): This<CelValue>| -> Result<CelValue, ExecutionError> {
-        Ok(CelValue::String(Arc::new(type_of(&value).to_owned())))
-    });
-    for name in ["int", "uint", "double", "string", "bool", "bytes", "list", "map", "null_type"] {
-        context.add_variable_from_value(name, name);
-    }
-    context
-});
-
-fn type_of(value: &CelValue) -> &'static str {
-    match value {
-        CelValue::Int(_) => "int",
-        CelValue::UInt(_) => "uint",
-        CelValue::Float(_) => "double",
-        CelValue::String(_) => "string",
-        CelValue::Bool(_) => "bool",
-        CelValue::Bytes(_) => "bytes",
-        CelValue::List(_) => "list",
-        CelValue::Map(_) => "map",
-        CelValue::Null => "null_type",
-        _ => "unknown",
-    }
 }
 
 impl Rules {
