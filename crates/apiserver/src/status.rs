@@ -134,8 +134,24 @@ fn shown(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::String(s) => quote(s),
+        Value::Number(n) if n.is_f64() => go_float(n.as_f64().unwrap_or_default()),
         other => other.to_string(),
     }
+}
+
+/// `%v` of a float64: shortest, with an exponent below 1e-4 and from 1e21.
+pub(crate) fn go_float(float: f64) -> String {
+    let size = float.abs();
+    if size != 0.0 && !(1e-4..1e21).contains(&size) {
+        let text = format!("{float:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let (sign, exponent) = match exponent.strip_prefix('-') {
+            Some(exponent) => ('-', exponent),
+            None => ('+', exponent),
+        };
+        return format!("{digits}e{sign}{exponent:0>2}");
+    }
+    float.to_string()
 }
 
 impl fmt::Display for FieldError {

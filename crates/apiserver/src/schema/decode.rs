@@ -68,6 +68,13 @@ impl<'a> Decoder<'a> {
                 Some("byte") => bytes(text),
                 _ => Ok(()),
             },
+            (Some(Type::String), Value::Array(list)) if schema.format.as_deref() == Some("byte") => {
+                // Go also takes bytes one by one.
+                for item in list.iter().filter(|item| item.as_u64().is_none_or(|n| n >= 256)) {
+                    self.mismatch(json_kind(item), "uint8");
+                }
+                Ok(())
+            }
             (Some(Type::Integer), Value::Number(number)) => {
                 let fits = match schema.format.as_deref() {
                     Some("int32") => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),

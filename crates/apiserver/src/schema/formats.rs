@@ -42,8 +42,38 @@ pub fn matches(format: &str, text: &str) -> Option<bool> {
 
 /// Whether the API server checks the format at all.
 pub fn is_known(format: &str) -> bool {
-    matches(format, "").is_some()
+    let plain = || format.bytes().filter(|b| *b != b'-');
+    KNOWN.iter().any(|known| known.bytes().eq(plain()))
 }
+
+const KNOWN: [&str; 26] = [
+    "bsonobjectid",
+    "uri",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "cidr",
+    "mac",
+    "uuid",
+    "uuid3",
+    "uuid4",
+    "uuid5",
+    "isbn",
+    "isbn10",
+    "isbn13",
+    "creditcard",
+    "ssn",
+    "hexcolor",
+    "rgbcolor",
+    "byte",
+    "password",
+    "date",
+    "duration",
+    "datetime",
+    "k8sshortname",
+    "k8slongname",
+];
 
 type Pattern = LazyLock<Option<Regex>>;
 
@@ -399,6 +429,8 @@ mod tests {
             assert_eq!(matches(format, text), Some(false), "{format} {text}");
         }
         assert_eq!(matches("whatever", "x"), None);
+        assert!(KNOWN.iter().all(|format| matches(format, "").is_some()));
+        assert!(is_known("date-time") && is_known("k8s-long-name") && !is_known("whatever"));
     }
 
     #[test]

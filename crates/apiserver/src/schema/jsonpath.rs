@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::MAX_DEPTH;
-use super::validate::go_float;
+use crate::status::go_float;
 
 /// A parsed path.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,6 +2,8 @@
 //!
 //! A [`Schema`] is immutable once built. Built-in kinds refer to each other by name (and `JSONSchemaProps`
 //! to itself), so children are [`Link`]s that either own their schema or point to a named one.
+//! A custom resource passes [`strict`] and [`unknown_fields`] (if asked), [`objectmeta::coerce`], [`prune()`],
+//! [`apply_defaults`], [`validate()`] or [`validate_update`], and last [`validate::add_rule_errors`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

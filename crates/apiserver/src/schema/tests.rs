@@ -218,3 +218,12 @@ fn deep_values_do_not_overflow_the_stack() {
     validate::add_rule_errors(&rules, &deep, None, &mut faults);
     assert!(faults.is_empty(), "{faults:?}");
 }
+
+#[test]
+fn schemas_and_rules_are_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Rules>();
+    shared::<Schema>();
+    shared::<Definitions>();
+    shared::<JsonPath>();
+}

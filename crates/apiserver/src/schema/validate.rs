@@ -2,11 +2,13 @@
 //!
 //! Where the real validator is odd (integer bounds cut off, nameless errors of `anyOf`), this one is odd too.
 
+mod numbers;
+
 use std::fmt;
 use std::sync::OnceLock;
 
 use regex::Regex;
-use serde_json::{Number, Value};
+use serde_json::Value;
 
 use super::cel::Rules;
 use super::path::Path;
@@ -231,7 +233,8 @@ impl Checker<'_> {
             Value::Array(_) => ("array", ""),
             Value::Object(_) | Value::Null => ("object", ""),
         };
-        let whole = matches!(value, Value::Number(n) if is_json_integer(n.as_f64().unwrap_or(f64::NAN)));
+        let whole =
+            matches!(value, Value::Number(n) if numbers::is_json_integer(n.as_f64().unwrap_or(f64::NAN)));
         let fits = wants(found)
             || (found == "number" && whole && wants("integer"))
             || (found == "integer" && wants("number"));
@@ -324,92 +327,6 @@ impl Checker<'_> {
         }
     }
 
-    fn number(
-        &self,
-        schema: &Schema,
-        format: Option<&str>,
-        value: &Number,
-        path: &Path<'_>,
-        out: &mut Outcome,
-    ) {
-        let float = value.as_f64().unwrap_or(f64::NAN);
-        self.range(schema, format, float, value.as_i64(), "Checked", path, out);
-        let bound = |limit: Option<f64>, what: &str, out: &mut Outcome| -> Option<f64> {
-            let limit = limit?;
-            self.range(schema, format, limit, None, what, path, out);
-            Some(limit)
-        };
-        if let Some(factor) = bound(schema.multiple_of, "MultipleOf", out) {
-            let fits = match value.as_i64() {
-                Some(value) if factor >= 1.0 => value % (factor as i64) == 0,
-                _ => is_json_integer(if factor < 1.0 { 1.0 / factor * float } else { float / factor }),
-            };
-            if factor <= 0.0 {
-                let text = format!("factor MultipleOf declared for {} must be positive", path.dotted());
-                let shown = go_number(factor, value);
-                out.add(FieldError::invalid(self.at(path).0, factor, format!("{text}: {shown}")));
-            } else if !fits {
-                let detail = format!("should be a multiple of {}", go_number(factor, value));
-                out.add(self.fail(FieldErrorKind::Invalid, value.clone(), path, detail));
-            }
-        }
-        // Integers are compared with bounds whose fraction is cut off.
-        let below = |limit: f64, or_equal: bool| match value.as_i64() {
-            Some(value) => value < limit as i64 || (or_equal && value == limit as i64),
-            None => float < limit || (or_equal && float == limit),
-        };
-        if let Some(min) = bound(schema.minimum, "Minimum boundary", out)
-            && below(min, schema.exclusive_minimum)
-        {
-            let or_equal = if schema.exclusive_minimum { "" } else { " or equal to" };
-            let detail = format!("should be greater than{or_equal} {}", go_number(min, value));
-            out.add(self.fail(FieldErrorKind::Invalid, value.clone(), path, detail));
-        }
-        if let Some(max) = bound(schema.maximum, "Maximum boundary", out)
-            && !below(max, !schema.exclusive_maximum)
-        {
-            let or_equal = if schema.exclusive_maximum { "" } else { " or equal to" };
-            let detail = format!("should be less than{or_equal} {}", go_number(max, value));
-            out.add(self.fail(FieldErrorKind::Invalid, value.clone(), path, detail));
-        }
-        out.passed += 1;
-    }
-
-    /// Whether a number can be what type and format say.
-    #[allow(clippy::too_many_arguments)] // One call per bound; a struct for it would say less.
-    fn range(
-        &self,
-        schema: &Schema,
-        format: Option<&str>,
-        float: f64,
-        integer: Option<i64>,
-        what: &str,
-        path: &Path<'_>,
-        out: &mut Outcome,
-    ) {
-        let ty = match schema.ty {
-            Some(Type::Integer) if !schema.int_or_string => "integer",
-            Some(Type::Number) if !schema.int_or_string => "number",
-            _ => return,
-        };
-        let whole = integer.is_some() || (float.fract() == 0.0 && float.abs() < 9.2e18);
-        let fits = match (ty, format) {
-            ("integer", Some("int32")) => whole && (-2147483648.0..=2147483647.0).contains(&float),
-            ("integer", _) => whole,
-            (_, Some("float")) => float.abs() <= f64::from(f32::MAX),
-            _ => true,
-        };
-        if !fits {
-            let format = match format {
-                Some(format) => format!("with format {format}"),
-                None => "(default format)".to_owned(),
-            };
-            out.add(
-                self.nameless(format!("{what} value must be of type {ty} {format} in {}", path.dotted())),
-            );
-        }
-    }
-
     fn list(
         &self,
         schema: &Schema,
@@ -450,7 +367,12 @@ impl Checker<'_> {
         let Some(allowed) = &schema.enumeration else { return };
         let same = |other: &Value| match (value, other) {
             (Value::Null, _) => false,
-            (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+            // A float is cut off before it is compared with an integer.
+            (Value::Number(a), Value::Number(b)) => match (a.as_i64(), b.as_i64()) {
+                (Some(a), Some(b)) => a == b,
+                (None, Some(b)) => a.as_f64().is_some_and(|a| a as i64 == b),
+                _ => a.as_f64() == b.as_f64(),
+            },
             (a, b) => a == b,
         };
         if allowed.iter().any(same) {
@@ -524,32 +446,6 @@ fn effective_format(schema: &Schema) -> Option<&str> {
         _ => false,
     };
     known.then_some(format)
-}
-
-/// Whole, and small enough for every JSON reader.
-fn is_json_integer(float: f64) -> bool {
-    const MAX: f64 = 9007199254740991.0;
-    float.is_finite() && float.abs() <= MAX && (float - float.round()).abs() < 1e-9
-}
-
-/// A bound as Go prints it beside a value: as an integer beside an integer.
-fn go_number(bound: f64, beside: &Number) -> String {
-    if beside.is_i64() { (bound as i64).to_string() } else { go_float(bound) }
-}
-
-/// `%v` of a float64: shortest, with an exponent below 1e-4 and from 1e21.
-pub(crate) fn go_float(float: f64) -> String {
-    let size = float.abs();
-    if size != 0.0 && !(1e-4..1e21).contains(&size) {
-        let text = format!("{float:e}");
-        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let (sign, exponent) = match exponent.strip_prefix('-') {
-            Some(exponent) => ('-', exponent),
-            None => ('+', exponent),
-        };
-        return format!("{digits}e{sign}{exponent:0>2}");
-    }
-    float.to_string()
 }
 
 #[cfg(test)]

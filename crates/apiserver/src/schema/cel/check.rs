@@ -6,6 +6,7 @@ use kube_cel::cel::common::ast::Expr;
 use kube_cel::cel::parser::Expression;
 
 use super::super::{Link, MAX_DEPTH, Schema, Type};
+use super::functions::is_function;
 use super::value::escape;
 
 /// The message that follows the rule in the real server's error.
@@ -58,6 +59,14 @@ impl<'a> Checker<'a> {
                 }
             }
             Expr::Call(call) => {
+                // Functions of a library are called like methods of its name: `math.least(1, 2)`.
+                let library = match call.target.as_ref().map(|target| &target.expr) {
+                    Some(Expr::Ident(name)) => Some(format!("{name}.{}", call.func_name)),
+                    _ => None,
+                };
+                if !is_function(&call.func_name) && !library.is_some_and(|name| is_function(&name)) {
+                    return Err(self.undeclared(&call.func_name));
+                }
                 if let Some(target) = &call.target {
                     self.walk(&target.expr, depth + 1)?;
                 }
@@ -101,6 +110,11 @@ impl<'a> Checker<'a> {
         }
     }
 
+    fn undeclared(&self, function: &str) -> String {
+        let at = self.source.find(&format!("{function}(")).map_or(0, |at| at + function.len());
+        self.error(at, &format!("undeclared reference to '{function}' (in container '')"))
+    }
+
     fn undefined(&self, field: &str) -> String {
         let needle = format!(".{field}");
         let at = self
@@ -111,12 +125,17 @@ impl<'a> Checker<'a> {
                 !after.is_some_and(|c| c.is_alphanumeric() || c == '_')
             })
             .map_or(0, |(at, _)| at);
+        self.error(at, &format!("undefined field '{field}'"))
+    }
+
+    /// A message that points at a byte of the rule.
+    fn error(&self, at: usize, what: &str) -> String {
         let line_start = self.source[..at].rfind('\n').map_or(0, |n| n + 1);
         let line_number = self.source[..at].matches('\n').count() + 1;
         let line = self.source[line_start..].lines().next().unwrap_or("");
         let column = self.source[line_start..at].chars().count();
         format!(
-            "compilation failed: ERROR: <input>:{line_number}:{}: undefined field '{field}'\n | {line}\n | {}^",
+            "compilation failed: ERROR: <input>:{line_number}:{}: {what}\n | {line}\n | {}^",
             column + 1,
             ".".repeat(column)
         )

@@ -4,18 +4,19 @@
 //! its names, old values only where old and new can be matched. Costs are not counted.
 
 mod check;
+mod functions;
 mod optional;
 mod value;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use kube_cel::KubeCelExt;
-use kube_cel::cel::extractors::This;
 use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::parser::{Expression, Parser};
 use kube_cel::cel::{Context, ExecutionError, Value as CelValue};
 use serde_json::Value;
+
+use functions::FUNCTIONS;
 
 use super::parse::Names;
 use super::path::Path;
@@ -29,6 +30,14 @@ const MAX_MESSAGE: usize = 5 << 10;
 #[derive(Default)]
 pub struct Rules {
     root: Option<Node>,
+}
+
+/// What rules find.
+#[derive(Debug, Default)]
+pub struct Faults {
+    pub refused: Vec<FieldError>,
+    /// Faults that were there before.
+    pub tolerated: Vec<FieldError>,
 }
 
 /// The rules at one place of the schema and below; places without any are left out.
@@ -50,34 +59,6 @@ struct Rule {
     field_path: Option<String>,
     uses_old: bool,
     optional_old: bool,
-}
-
-/// The functions that rules can call; variables are added in a scope of their own.
-static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(|| {
-    let mut context = Context::default().with_all();
-    // Types are their names here: enough for `type(self.x) == int`.
-    context.add_function("type", |This(value): This<CelValue>| -> Result<CelValue, ExecutionError> {
-        Ok(CelValue::String(Arc::new(type_of(&value).to_owned())))
-    });
-    for name in ["int", "uint", "double", "string", "bool", "bytes", "list", "map", "null_type"] {
-        context.add_variable_from_value(name, name);
-    }
-    context
-});
-
-fn type_of(value: &CelValue) -> &'static str {
-    match value {
-        CelValue::Int(_) => "int",
-        CelValue::UInt(_) => "uint",
-        CelValue::Float(_) => "double",
-        CelValue::String(_) => "string",
-        CelValue::Bool(_) => "bool",
-        CelValue::Bytes(_) => "bytes",
-        CelValue::List(_) => "list",
-        CelValue::Map(_) => "map",
-        CelValue::Null => "null_type",
-        _ => "unknown",
-    }
 }
 
 impl Rules {
@@ -110,11 +91,16 @@ impl Rules {
     /// Runs the rules. Transition rules run where an old value exists; faults that were there before and are
     /// unchanged are tolerated.
     pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let mut errors = Vec::new();
+        self.judge(new, old).refused
+    }
+
+    /// As [`Rules::validate`], and also what was tolerated: clients are warned of that.
+    pub fn judge(&self, new: &Value, old: Option<&Value>) -> Faults {
+        let mut faults = Faults::default();
         if let Some(root) = &self.root {
-            root.run(new, old, None, &Path::root(""), &mut errors, 0);
+            root.run(new, old, None, &Path::root(""), &mut faults, 0);
         }
-        errors
+        faults
     }
 }
 
@@ -318,7 +304,7 @@ impl Node {
         old: Option<&'v Value>,
         nearest: Option<(&'v Value, &'v Value)>,
         path: &Path<'_>,
-        errors: &mut Vec<FieldError>,
+        faults: &mut Faults,
         depth: usize,
     ) {
         if value.is_null() || depth > MAX_DEPTH {
@@ -330,7 +316,7 @@ impl Node {
                 Some(old) => old == value,
                 None => nearest.is_some_and(|(new, old)| new == old),
             };
-            self.run_rules(value, old, &unchanged, path, errors);
+            self.run_rules(value, old, &unchanged, path, faults);
         }
         let nearest = old.map_or(nearest, |old| Some((value, old)));
         match value {
@@ -338,9 +324,9 @@ impl Node {
                 for (key, value) in map {
                     let old = old.and_then(|old| old.get(key));
                     if let Some(node) = self.properties.get(key) {
-                        node.run(value, old, nearest, &path.field(key), errors, depth + 1);
+                        node.run(value, old, nearest, &path.field(key), faults, depth + 1);
                     } else if let Some(node) = &self.additional {
-                        node.run(value, old, nearest, &path.key(key), errors, depth + 1);
+                        node.run(value, old, nearest, &path.key(key), faults, depth + 1);
                     }
                 }
             }
@@ -348,7 +334,7 @@ impl Node {
                 let Some(node) = &self.items else { return };
                 for (i, item) in list.iter().enumerate() {
                     let old = old.and_then(|old| listtype::counterpart(self.schema.get(), item, old));
-                    node.run(item, old, nearest, &path.index(i), errors, depth + 1);
+                    node.run(item, old, nearest, &path.index(i), faults, depth + 1);
                 }
             }
             _ => {}
@@ -361,7 +347,7 @@ impl Node {
         old: Option<&Value>,
         unchanged: &dyn Fn() -> bool,
         path: &Path<'_>,
-        errors: &mut Vec<FieldError>,
+        faults: &mut Faults,
     ) {
         let schema = self.schema.get();
         let whole = path.is_root() || schema.embedded_resource;
@@ -381,10 +367,9 @@ impl Node {
                     }
                 }
             }
-            if let Some((error, tolerable)) = rule.run(schema, value, &scope, path)
-                && !(tolerable && !rule.uses_old && unchanged())
-            {
-                errors.push(error);
+            if let Some((error, tolerable)) = rule.run(schema, value, &scope, path) {
+                let tolerated = tolerable && !rule.uses_old && unchanged();
+                if tolerated { &mut faults.tolerated } else { &mut faults.refused }.push(error);
             }
         }
     }

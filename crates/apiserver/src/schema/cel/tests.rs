@@ -171,6 +171,14 @@ fn mistakes_in_rules_are_found() {
             shown("self.a", "", "")
         )]
     );
+    assert_eq!(
+        compile_errors(with(json!({"rule": "foo(self)"}))),
+        [format!(
+            "{at}.rule: Invalid value: {}: compilation failed: ERROR: <input>:1:4: undeclared reference to 'foo' \
+             (in container '')\n | foo(self)\n | ...^",
+            shown("foo(self)", "", "")
+        )]
+    );
     let syntax = compile_errors(with(json!({"rule": "self.a =="})));
     assert!(syntax[0].contains("compilation failed: ERROR: <input>:1:10: Syntax error:"), "{syntax:?}");
     let message = compile_errors(with(json!({"rule": "true", "messageExpression": "1 +"})));
@@ -271,5 +279,35 @@ fn what_rules_may_use() {
     ];
     for (properties, rule, value) in cases {
         assert_eq!(pass(with(properties, rule), value), none, "{rule}");
+    }
+}
+
+#[test]
+fn functions_of_kubernetes_are_known() {
+    let rules = [
+        "sets.contains([1, 2], [1])",
+        "math.greatest(1, 2) == 2",
+        "format.named('dns1123Label').hasValue()",
+        "ip('1.2.3.4').family() == 4 && cidr('10.0.0.0/8').containsIP('10.1.1.1')",
+        "self.a.lowerAscii().split(',').join('-').indexOf('x') == -1",
+        "self.a.find('[0-9]+') == '' && self.a.findAll('x').size() == 0",
+        "[1, 2].isSorted() && [1, 2].sum() == 3 && [1, 2].min() == 1",
+        "optional.of(1).hasValue() && optional.none().orValue(1) == 1",
+        "string(1) == '1' && int('1') == 1 && double(1) == 1.0 && bool('true')",
+        "timestamp('2024-01-01T00:00:00Z').getFullYear() == 2024",
+        "duration('1h').getMinutes() == 60",
+        "base64.encode(b'a') == 'YQ=='",
+        "semver('1.2.3').major() == 1 && isSemver('1.0.0')",
+        "quantity('1').add(quantity('1')).asInteger() == 2",
+        "self.a.matches('a') || self.a.contains('b') || self.a.replace('a', 'b').trim().size() > 0",
+        "cel.bind(x, self.a, x == '')",
+        "has(self.a) && dyn(self.a) == 'x' && type(self.a) == string",
+        "'%s'.format([self.a]) == 'a' && self.a.substring(0, 1) == 'a' && self.a.charAt(0) == 'a'",
+        "self.a in ['a'] && !(self.a == 'b') && -1 < 0 && 5 % 2 == 1",
+    ];
+    for rule in rules {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "string"}},
+            "x-kubernetes-validations": [{ "rule": rule }]});
+        assert_eq!(texts(&Rules::compile(&schema).1), Vec::<String>::new(), "{rule}");
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::super::cel::{Rules, field_path};
 use super::super::parse::Names;
 use super::super::validate::validate_schema;
-use super::super::{Schema, objectmeta, prune};
+use super::super::{Schema, formats, objectmeta, prune};
 use super::structural::MAX_DEPTH;
 use super::text;
 use crate::status::FieldError;
@@ -386,4 +386,32 @@ fn default_faults(json: &Value, schema: &Schema, default: &Value, at: &str, root
         errors.push(error);
     }
     errors
+}
+
+/// Formats that the API server does not know and therefore does not check.
+pub(super) fn unknown_formats(schema: &Value, found: &mut Vec<String>, depth: usize) {
+    if depth > MAX_DEPTH {
+        return;
+    }
+    let format = text(schema, "format");
+    let known = match text(schema, "type") {
+        "" | "string" => formats::is_known(format),
+        "integer" => matches!(format, "int32" | "int64"),
+        "number" => matches!(format, "float" | "double"),
+        _ => false,
+    };
+    if !format.is_empty() && !known && !found.iter().any(|other| other == format) {
+        found.push(format.to_owned());
+    }
+    for key in ["items", "additionalProperties", "not"] {
+        schema.get(key).into_iter().for_each(|inner| unknown_formats(inner, found, depth + 1));
+    }
+    for inner in schema.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::values) {
+        unknown_formats(inner, found, depth + 1);
+    }
+    for key in ["allOf", "anyOf", "oneOf"] {
+        for inner in schema.get(key).and_then(Value::as_array).into_iter().flatten() {
+            unknown_formats(inner, found, depth + 1);
+        }
+    }
 }

@@ -411,3 +411,11 @@ fn what_cannot_change() {
         ]
     );
 }
+
+#[test]
+fn unknown_formats_are_warned_of() {
+    let format = json!({"type": "object", "properties": {"a": {"type": "string", "format": "zz"},
+        "b": {"type": "string", "format": "date-time"}, "c": {"type": "integer", "format": "int32"}}});
+    let crd = with("/spec/versions/0/schema/openAPIV3Schema/properties/spec", format);
+    assert_eq!(warnings(&crd), ["unrecognized format \"zz\""]);
+}

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::super::parse::Names;
 use super::*;
+use crate::status::go_float;
 
 fn read(json: Value) -> Schema {
     Schema::from_json(&json, &Names::none()).expect("schema")
@@ -254,4 +255,99 @@ fn floats_are_written_as_go_does() {
     {
         assert_eq!(go_float(float), want);
     }
+}
+
+/// An object that was written before its schema became strict; each line is a change of it.
+#[test]
+fn ratcheting_is_that_of_the_real_server() {
+    const SKIPPED: &str = "<nil>: Invalid value: null: some validation rules were not checked because the object was \
+        invalid; correct the existing errors to complete validation";
+    let json = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"i": {"type": "integer", "minimum": 5}, "s": {"type": "string", "maxLength": 2, "x-kubernetes-validations": [{"rule": "self.startsWith('a')"}]}, "arr": {"type": "array", "items": {"type": "integer", "minimum": 5}, "maxItems": 2}, "lm": {"type": "array", "items": {"type": "object", "properties": {"k": {"type": "string", "maxLength": 9}, "n": {"type": "integer", "minimum": 5, "x-kubernetes-validations": [{"rule": "self < 100"}]}}, "required": ["k"]}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "maxItems": 10}, "o": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a"]}, "m": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 5}}, "e": {"type": "string", "enum": ["A"]}}, "x-kubernetes-validations": [{"rule": "!has(self.i) || self.i > 7", "message": "i>7"}]}}});
+    let old = json!({"i": 1, "s": "zzzz", "arr": [1, 2, 3], "lm": [{"k": "a", "n": 1}, {"k": "b", "n": 500}], "o": {"b": "x"}, "m": {"x": 1, "y": 9}, "e": "Q"});
+    let table: &[(Value, &[&str])] = &[
+        (json!({}), &[]),
+        (
+            json!({"i": 2}),
+            &[
+                "spec.i: Invalid value: 2: spec.i in body should be greater than or equal to 5",
+                "spec: Invalid value: i>7",
+            ],
+        ),
+        (json!({"s": "yyyy"}), &["spec.s: Too long: may not be more than 2 bytes", SKIPPED]),
+        (
+            json!({"arr": [1, 2, 4]}),
+            &[
+                "spec.arr[0]: Invalid value: 1: spec.arr[0] in body should be greater than or equal to 5",
+                "spec.arr[1]: Invalid value: 2: spec.arr[1] in body should be greater than or equal to 5",
+                "spec.arr[2]: Invalid value: 4: spec.arr[2] in body should be greater than or equal to 5",
+                "spec.arr: Too many: 3: must have at most 2 items",
+                SKIPPED,
+            ],
+        ),
+        (
+            json!({"arr": [1, 2, 3, 9]}),
+            &[
+                "spec.arr[0]: Invalid value: 1: spec.arr[0] in body should be greater than or equal to 5",
+                "spec.arr[1]: Invalid value: 2: spec.arr[1] in body should be greater than or equal to 5",
+                "spec.arr[2]: Invalid value: 3: spec.arr[2] in body should be greater than or equal to 5",
+                "spec.arr: Too many: 4: must have at most 2 items",
+                SKIPPED,
+            ],
+        ),
+        (
+            json!({"lm": [{"k": "b", "n": 500}, {"k": "a", "n": 1}, {"k": "c", "n": 6}]}),
+            &["spec: Invalid value: i>7"],
+        ),
+        (
+            json!({"lm": [{"k": "a", "n": 2}]}),
+            &[
+                "spec.lm[0].n: Invalid value: 2: spec.lm[0].n in body should be greater than or equal to 5",
+                "spec: Invalid value: i>7",
+            ],
+        ),
+        (
+            json!({"lm": [{"k": "b", "n": 501}]}),
+            &["spec: Invalid value: i>7", "spec.lm[0].n: Invalid value: 501: failed rule: self < 100"],
+        ),
+        (json!({"o": {"b": "y"}}), &["spec.o.a: Required value", SKIPPED]),
+        (
+            json!({"m": {"x": 1, "y": 9, "z": 1}}),
+            &[
+                "spec.m.z: Invalid value: 1: spec.m.z in body should be greater than or equal to 5",
+                "spec: Invalid value: i>7",
+            ],
+        ),
+        (
+            json!({"m": {"x": 2, "y": 9}}),
+            &[
+                "spec.m.x: Invalid value: 2: spec.m.x in body should be greater than or equal to 5",
+                "spec: Invalid value: i>7",
+            ],
+        ),
+        (json!({"e": "R"}), &["spec.e: Unsupported value: \"R\": supported values: \"A\"", SKIPPED]),
+        (json!({"i": 9, "e": "A"}), &[]),
+        (json!({"i": 9}), &[]),
+    ];
+    let schema = read(json.clone());
+    let (rules, _) = Rules::compile(&json);
+    for (change, want) in table {
+        let mut new = old.clone();
+        for (key, value) in change.as_object().expect("map") {
+            new[key] = value.clone();
+        }
+        let (new, old) = (json!({ "spec": new }), json!({ "spec": old }));
+        let mut errors = validate_update(&schema, &new, &old);
+        add_rule_errors(&rules, &new, Some(&old), &mut errors);
+        assert_eq!(texts(&errors), *want, "{change}");
+    }
+    let unchanged = json!({ "spec": old });
+    let tolerated = rules.judge(&unchanged, Some(&unchanged)).tolerated;
+    assert_eq!(
+        texts(&tolerated),
+        [
+            "spec: Invalid value: i>7",
+            "spec.lm[1].n: Invalid value: 500: failed rule: self < 100",
+            "spec.s: Invalid value: \"zzzz\": failed rule: self.startsWith('a')"
+        ]
+    );
 }
