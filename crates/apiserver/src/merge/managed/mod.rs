@@ -1,7 +1,8 @@
 //! Who wrote which field: `metadata.managedFields`, kept on every write, and server-side apply.
 //!
-//! Both functions see objects as clients send them, decoded and defaulted, before the server itself changes
-//! anything (admission, generated names, status): what the server sets belongs to nobody.
+//! Both functions see objects as clients send them, decoded and defaulted (and for built-in kinds without what
+//! their types leave out when it is empty), before the server itself changes anything (admission, generated
+//! names, status): what the server sets belongs to nobody.
 
 mod apply;
 mod entries;

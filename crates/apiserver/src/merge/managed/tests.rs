@@ -79,7 +79,7 @@ fn served(kind: &str) -> Served {
         api_version,
         schema: Schema::default(),
         built_in: Some(built_in(name)),
-        blank: blank(document(), name),
+        blank: blank(&|name| document().get(name).cloned(), name),
         has_status: schema["properties"].get("status").is_some(),
         status_reset: match kind {
             "Pod" => &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
