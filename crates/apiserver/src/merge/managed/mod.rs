@@ -44,7 +44,8 @@ pub struct Writer<'a> {
     pub manager: &'a str,
     /// Empty on the main endpoint.
     pub subresource: &'a str,
-    /// RFC 3339 in UTC with seconds: `2026-01-02T03:04:05Z`.
+    /// RFC 3339 in UTC with seconds: `2026-01-02T03:04:05Z`. Empty to record no time, as the real server does for
+    /// writes through `/scale` (which are writes of the scaled object, to its `.spec.replicas`).
     pub now: &'a str,
 }
 

@@ -257,6 +257,37 @@ fn custom_resources_like_the_real_server() {
     replay(include_str!("../testdata/custom.json"));
 }
 
+#[test]
+fn scaling_takes_the_replicas_without_a_time() {
+    let served = served("Deployment");
+    let reset = served.reset("");
+    let kind = Kind {
+        api_version: &served.api_version,
+        kind: "Deployment",
+        schema: served.schema(),
+        blank: &served.blank,
+        reset: &reset,
+    };
+    let mut live = json!({"metadata": {"name": "d"}, "spec": {"replicas": 1, "paused": true}});
+    on_update(&kind, None, &mut live, &Writer { manager: "a", ..WRITER });
+    let mut new = live.clone();
+    new["spec"]["replicas"] = json!(3);
+    on_update(&kind, Some(&live), &mut new, &Writer { manager: "s", subresource: "scale", now: "" });
+    assert_eq!(
+        new["metadata"]["managedFields"],
+        json!([
+            {
+                "manager": "s", "operation": "Update", "apiVersion": "apps/v1", "subresource": "scale",
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:replicas": {}}},
+            },
+            {
+                "manager": "a", "operation": "Update", "apiVersion": "apps/v1", "time": WRITER.now,
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:paused": {}}},
+            },
+        ])
+    );
+}
+
 const WRITER: Writer<'_> = Writer { manager: "m", subresource: "", now: "2026-01-02T03:04:05Z" };
 
 fn schema() -> Schema {
