@@ -83,7 +83,8 @@ impl Attempt<'_> {
         let last = self.entries.find(self.writer, Operation::Apply, api_version).map(Entry::fields);
         let merged = merge(root, self.live, self.config);
         let object = match last {
-            Some(last) if !last.is_empty() => self.prune(merged, &last, &stated),
+            // Whoever states again what it owns, with everything that contains it, gives nothing up.
+            Some(last) if !last.difference(&stated).is_empty() => self.prune(merged, &last, &stated),
             _ => merged,
         };
 
@@ -94,7 +95,7 @@ impl Attempt<'_> {
                 && entry.manager() == self.writer.manager
                 && entry.subresource() == self.writer.subresource
         };
-        if !force {
+        if !force && !diff.gained.is_empty() {
             let others = self.entries.iter().filter(|entry| !is_own(entry));
             self.allow(conflicts(others, &diff.gained))?;
         }

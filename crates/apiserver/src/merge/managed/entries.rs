@@ -85,7 +85,11 @@ impl Entry {
     }
 
     pub(super) fn set_time(&mut self, time: &str) {
-        self.0.insert("time".to_owned(), Value::String(time.to_owned()));
+        if time.is_empty() {
+            self.0.remove("time");
+        } else {
+            self.0.insert("time".to_owned(), Value::String(time.to_owned()));
+        }
     }
 
     fn trie(&mut self) -> &mut Map<String, Value> {

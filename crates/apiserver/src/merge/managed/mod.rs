@@ -1,7 +1,8 @@
 //! Who wrote which field: `metadata.managedFields`, kept on every write, and server-side apply.
 //!
-//! Both functions see objects as clients send them, decoded and defaulted, before the server itself changes
-//! anything (admission, generated names, status): what the server sets belongs to nobody.
+//! Both functions see objects as clients send them, decoded and defaulted (and for built-in kinds without what
+//! their types leave out when it is empty), before the server itself changes anything (admission, generated
+//! names, status): what the server sets belongs to nobody.
 
 mod apply;
 mod entries;
@@ -43,7 +44,8 @@ pub struct Writer<'a> {
     pub manager: &'a str,
     /// Empty on the main endpoint.
     pub subresource: &'a str,
-    /// RFC 3339 in UTC with seconds: `2026-01-02T03:04:05Z`.
+    /// RFC 3339 in UTC with seconds: `2026-01-02T03:04:05Z`. Empty to record no time, as the real server does for
+    /// writes through `/scale` (which are writes of the scaled object, to its `.spec.replicas`).
     pub now: &'a str,
 }
 

@@ -4,37 +4,46 @@ use serde_json::{Map, Value};
 
 use crate::merge::MAX_DEPTH;
 
-/// The value of a built-in kind in which nothing is set, from the document of its schemas (the file that maps
-/// names to OpenAPI schemas).
+/// The value of a built-in kind in which nothing is set. `definition` gives the OpenAPI text of a schema by its name;
+/// made once per kind, the result is kept by the caller.
 ///
 /// Parts of built-in kinds that cannot be absent exist before an object is created, so nobody owns them.
-/// The schemas give them away: they have a default, or are required. Custom resources start from `{}`.
-pub fn blank(schemas: &Value, name: &str) -> Value {
-    schemas.get(name).map_or(Value::Null, |schema| fill(schemas, schema, 0))
+/// The schemas give them away: they have an empty default, or are required. Custom resources start from `{}`.
+pub fn blank(definition: &dyn Fn(&str) -> Option<Value>, name: &str) -> Value {
+    definition(name).map_or_else(empty, |schema| fill(definition, &schema, 0))
 }
 
-fn fill(schemas: &Value, schema: &Value, depth: usize) -> Value {
+fn fill(definition: &dyn Fn(&str) -> Option<Value>, schema: &Value, depth: usize) -> Value {
     let mut object = Map::new();
     let required = schema.get("required").and_then(Value::as_array);
     for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-        let default = property.get("default");
-        let is_required = required.is_some_and(|names| names.iter().any(|n| n.as_str() == Some(name)));
-        match default {
+        let target = reference(property);
+        let nothing = match property.get("default") {
             Some(Value::Object(_)) if depth < MAX_DEPTH => {
-                let part = reference(property).and_then(|name| schemas.get(name));
-                object.insert(name.clone(), part.map_or_else(empty, |part| fill(schemas, part, depth + 1)));
+                let part = target.and_then(definition);
+                Some(part.map_or_else(empty, |part| fill(definition, &part, depth + 1)))
             }
-            // Defaults of fields that can be absent are applied later; they are set by whoever writes.
-            Some(zero) if is_required => {
-                object.insert(name.clone(), zero.clone());
+            Some(default) => is_zero(default).then(|| default.clone()),
+            None => {
+                let required = required.is_some_and(|names| names.iter().any(|n| n.as_str() == Some(name)));
+                // A time may be of either sort. Where it can be absent, null here makes no difference.
+                let time = target.is_some_and(|t| t.ends_with(".v1.Time") || t.ends_with(".v1.MicroTime"));
+                (required || time).then_some(Value::Null)
             }
-            None if is_required => {
-                object.insert(name.clone(), Value::Null);
-            }
-            _ => {}
-        }
+        };
+        object.extend(nothing.map(|nothing| (name.clone(), nothing)));
     }
     Value::Object(object)
+}
+
+/// Other defaults are set when an object is decoded, and then belong to whoever wrote it.
+fn is_zero(default: &Value) -> bool {
+    match default {
+        Value::String(text) => text.is_empty(),
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::Bool(on) => !on,
+        _ => false,
+    }
 }
 
 fn empty() -> Value {
@@ -44,4 +53,23 @@ fn empty() -> Value {
 fn reference(property: &Value) -> Option<&str> {
     let target = property.get("$ref").or_else(|| property.pointer("/allOf/0/$ref"))?;
     target.as_str()?.strip_prefix("#/components/schemas/")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::merge::typed::testing::document;
+
+    #[test]
+    fn has_what_cannot_be_absent() {
+        let blank = blank(&|name| document().get(name).cloned(), "io.k8s.api.apps.v1.Deployment");
+        assert_eq!(blank["spec"]["selector"], json!(null));
+        assert_eq!(blank["spec"]["strategy"], json!({}));
+        assert_eq!(blank["spec"]["template"]["spec"]["containers"], json!(null));
+        assert!(blank["spec"].get("selector").is_some());
+        assert_eq!(blank["spec"].get("replicas"), None);
+        assert_eq!(blank["status"], json!({}));
+    }
 }
