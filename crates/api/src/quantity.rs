@@ -20,18 +20,8 @@ pub const PATTERN: &str =
 pub const MAX_LENGTH: u32 = 32;
 
 const NANO: i64 = -9;
-const DECIMAL_SUFFIXES: [(&str, i64); 10] = [
-    ("n", -9),
-    ("u", -6),
-    ("m", -3),
-    ("", 0),
-    ("k", 3),
-    ("M", 6),
-    ("G", 9),
-    ("T", 12),
-    ("P", 15),
-    ("E", 18),
-];
+const DECIMAL_SUFFIXES: [(&str, i64); 10] =
+    [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
 /// In powers of 1024.
 const BINARY_SUFFIXES: [(&str, u32); 6] = [("Ki", 1), ("Mi", 2), ("Gi", 3), ("Ti", 4), ("Pi", 5), ("Ei", 6)];
 
@@ -62,9 +52,7 @@ pub struct Quantity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Stray characters.
-    #[error(
-        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-    )]
+    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
     /// A suffix that is no unit.
     #[error("unable to parse quantity's suffix")]
@@ -191,8 +179,7 @@ impl FromStr for Quantity {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let parts = split(text)?;
         let unit = unit(parts.suffix)?;
-        let digits: Vec<u8> =
-            parts.whole.bytes().chain(parts.fraction.bytes()).map(|b| b - b'0').collect();
+        let digits: Vec<u8> = parts.whole.bytes().chain(parts.fraction.bytes()).map(|b| b - b'0').collect();
         let written = Decimal::new(parts.negative, digits, -(parts.fraction.len() as i64));
         if let Some(quantity) = narrow(text, &parts, unit, &written) {
             return Ok(quantity);
