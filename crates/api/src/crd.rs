@@ -6,6 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use kube::CustomResourceExt;
+use serde_json::Value;
 
 use crate::agentcube::{Task, TaskGateway};
 use crate::frontend::{FrontendIntegration, JSBundle};
@@ -44,8 +45,31 @@ fn file_name(crd: &CustomResourceDefinition) -> String {
 
 /// A CustomResourceDefinition as YAML, the same text every time.
 pub fn render(crd: &CustomResourceDefinition) -> String {
-    let value = serde_json::to_value(crd).expect("a definition is always JSON");
-    format!("{HEADER}{}", yaml::render(&value))
+    format!("{HEADER}{}", yaml::render(&to_json(crd)))
+}
+
+fn to_json(crd: &CustomResourceDefinition) -> Value {
+    let mut value = serde_json::to_value(crd).expect("a definition is always JSON");
+    whole_numbers(&mut value);
+    value
+}
+
+/// Bounds of integers are written as integers: k8s-openapi holds them as floating point.
+fn whole_numbers(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.values_mut().for_each(whole_numbers),
+        Value::Array(items) => items.iter_mut().for_each(whole_numbers),
+        Value::Number(number) => {
+            if let Some(float) = number.as_f64()
+                && number.is_f64()
+                && float.fract() == 0.0
+                && float.abs() < 9e15
+            {
+                *number = (float as i64).into();
+            }
+        }
+        _ => {}
+    }
 }
 
 fn put_right(crd: &mut CustomResourceDefinition) {
@@ -54,24 +78,30 @@ fn put_right(crd: &mut CustomResourceDefinition) {
         let Some(root) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) else {
             continue;
         };
-        not_nullable(root);
+        root.title = None;
+        put_schema_right(root);
         if nullable_orders {
             allow_null_orders(root);
         }
     }
 }
 
-/// Removes `nullable` everywhere. The depth is that of our own types.
-fn not_nullable(schema: &mut JSONSchemaProps) {
+/// Removes `nullable`, and the line breaks of our source from descriptions, everywhere below. The depth is that of our
+/// own types.
+fn put_schema_right(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
+    if let Some(description) = &mut schema.description {
+        let paragraphs: Vec<String> = description.split("\n\n").map(|p| p.replace('\n', " ")).collect();
+        *description = paragraphs.join("\n\n");
+    }
     for property in schema.properties.iter_mut().flat_map(|p| p.values_mut()) {
-        not_nullable(property);
+        put_schema_right(property);
     }
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
-        not_nullable(items);
+        put_schema_right(items);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
-        not_nullable(values);
+        put_schema_right(values);
     }
 }
 

@@ -146,7 +146,7 @@ pub struct RootfsSpec {
     /// Image that holds the files.
     #[schemars(length(min = 1, max = 1024))]
     pub image: String,
-    /// Whether the instance may write to it.
+    /// Whether the instance is kept from writing to it.
     #[serde(default)]
     pub read_only: bool,
 }

@@ -205,7 +205,7 @@ pub enum SessionIds {
 #[serde(rename_all = "camelCase")]
 pub struct A2aSpec {
     /// The agent card, served at /.well-known/agent-card.json without starting an instance.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::pod_template::free_object")]
     pub agent_card: Option<BTreeMap<String, Value>>,
 }

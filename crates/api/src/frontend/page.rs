@@ -132,7 +132,7 @@ pub struct ColumnRender {
     #[schemars(length(max = 2048))]
     pub link: Option<String>,
     /// Further settings of the renderer, passed on as they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::pod_template::free_object")]
     pub payload: Option<BTreeMap<String, Value>>,
 }
@@ -237,8 +237,8 @@ pub struct MenuChild {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = cel::rules(&[
-    ("(self.type == 'crdTable') == has(self.crdTable)", "crdTable must be set exactly when type is crdTable"),
-    ("(self.type == 'iframe') == has(self.iframe)", "iframe must be set exactly when type is iframe"),
+    ("(self.type == 'crdTable') == has(self.crdTable)", "crdTable must be set exactly when the type of the page is crdTable"),
+    ("(self.type == 'iframe') == has(self.iframe)", "iframe must be set exactly when the type of the page is iframe"),
 ])))]
 pub struct Page {
     /// Key of the page, unique in the integration.

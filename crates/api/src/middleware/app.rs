@@ -167,7 +167,7 @@ pub struct AppStatus {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["taskId"]))]
     pub tasks: Vec<ChangeTask>,
     /// The spec that was last carried out in full; what a new spec is compared with.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::pod_template::free_object")]
     pub last_completed_spec: Option<Values>,
     /// The generation of last_completed_spec.

@@ -33,7 +33,7 @@ pub struct ChangeTask {
     #[schemars(length(max = 253))]
     pub target_component: String,
     /// Part of the component's spec that is to be reached.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::pod_template::free_object")]
     pub desired_spec: Option<Values>,
     /// Tasks that must be done before.

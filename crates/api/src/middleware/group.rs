@@ -60,7 +60,7 @@ pub struct GroupSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageSpec>,
     /// Where the Pods may run.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::pod_template::affinity")]
     pub affinity: Option<Affinity>,
     /// Values for the plugin's templates.

@@ -76,7 +76,7 @@ pub struct GroupTemplate {
     #[schemars(schema_with = "crate::pod_template::free_object")]
     pub values: Values,
     /// Where the Pods may run.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::pod_template::affinity")]
     pub affinity: Option<Affinity>,
 }
