@@ -4,6 +4,7 @@
 pub mod embedded;
 pub mod real;
 
+use std::any::Any;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
@@ -69,12 +70,8 @@ pub struct Cluster {
     pub kind: Kind,
     pub http: HttpClient,
     kubeconfig: tempfile::NamedTempFile,
-    _backend: Backend,
-}
-
-enum Backend {
-    Real(#[expect(dead_code, reason = "held so that it is dropped with the cluster")] real::Real),
-    Embedded(#[expect(dead_code, reason = "held so that it is dropped with the cluster")] embedded::Embedded),
+    /// The server or its processes: held so that they end with the cluster.
+    _backend: Box<dyn Any + Send + Sync>,
 }
 
 impl Cluster {
@@ -83,7 +80,7 @@ impl Cluster {
         let server = embedded::Embedded::start().await?;
         let http = server.client()?;
         let kubeconfig = server.kubeconfig();
-        Self::assemble(Kind::Embedded, http, &kubeconfig, Backend::Embedded(server))
+        Self::assemble(Kind::Embedded, http, &kubeconfig, Box::new(server))
     }
 
     /// A real kube-apiserver with its etcd and the controllers that belong to the API's own semantics.
@@ -91,10 +88,15 @@ impl Cluster {
         let server = real::Real::start(binaries).await?;
         let http = server.client()?;
         let kubeconfig = server.kubeconfig();
-        Self::assemble(Kind::Real, http, &kubeconfig, Backend::Real(server))
+        Self::assemble(Kind::Real, http, &kubeconfig, Box::new(server))
     }
 
-    fn assemble(kind: Kind, http: HttpClient, kubeconfig: &str, backend: Backend) -> Result<Cluster> {
+    fn assemble(
+        kind: Kind,
+        http: HttpClient,
+        kubeconfig: &str,
+        backend: Box<dyn Any + Send + Sync>,
+    ) -> Result<Cluster> {
         let file = tempfile::Builder::new().prefix("kubeconfig-").tempfile()?;
         std::fs::write(file.path(), kubeconfig)?;
         Ok(Cluster { kind, http, kubeconfig: file, _backend: backend })

@@ -43,7 +43,7 @@ impl Tape {
             namespace: namespace.to_owned(),
             masker,
             steps: Vec::new(),
-            leftovers: vec![format!("/api/v1/namespaces/{namespace}")],
+            leftovers: Vec::new(),
             patience: PATIENCE,
         };
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
@@ -51,7 +51,9 @@ impl Tape {
         Ok(tape)
     }
 
-    /// The transcript so far; everything the case made is removed, without waiting for the end of it.
+    /// The transcript so far. Cluster-scoped objects of the case are removed, without waiting for the end of
+    /// it; its namespace stays until the cluster goes, so that the deletions of hundreds do not hold up the
+    /// cases that are about deletion.
     pub async fn finish(self) -> Value {
         for path in self.leftovers.iter().rev() {
             let _ = self.http.send(Request::new(Method::DELETE, path.as_str())).await;

@@ -42,6 +42,7 @@ pub(crate) use cases;
 pub(crate) fn all() -> Vec<Case> {
     [
         crate::apply::cases(),
+        crate::builtin::cases(),
         crate::crd::cases(),
         crate::create::cases(),
         crate::delete::cases(),
@@ -49,6 +50,8 @@ pub(crate) fn all() -> Vec<Case> {
         crate::malformed::cases(),
         crate::patch::cases(),
         crate::read::cases(),
+        crate::representation::cases(),
+        crate::subresource::cases(),
         crate::update::cases(),
         crate::validation::cases(),
         crate::watch::cases(),

@@ -4,6 +4,7 @@
 //! `--record` writes the golden transcripts from the real server; `--only real|embedded` runs one server.
 
 mod apply;
+mod builtin;
 mod cases;
 mod crd;
 mod create;
@@ -14,6 +15,8 @@ mod lifecycle;
 mod malformed;
 mod patch;
 mod read;
+mod representation;
+mod subresource;
 mod update;
 mod validation;
 mod watch;
