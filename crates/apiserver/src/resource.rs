@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use crate::api::{Body, now};
 use crate::builtin::{self, Kind, KINDS, events, shape};
 use crate::custom::Custom;
-use crate::merge::FieldSet;
-use crate::merge::managed;
+use crate::merge::{FieldSet, blank, managed};
 use crate::request::Selection;
 use crate::schema::{self, Definitions, Link, Schema};
 use crate::status::{FieldError, Status};
@@ -32,7 +31,7 @@ pub struct Resource {
     pub storage: Arc<str>,
     /// `{"kind":…,"apiVersion":…,` as it goes before a stored object.
     prefix: Bytes,
-    blank: Value,
+    blank: OnceLock<Value>,
     origin: Origin,
     reset_main: FieldSet,
     reset_status: FieldSet,
@@ -59,7 +58,6 @@ impl Resource {
         KINDS.iter().map(|kind| {
             let origin = Origin::Builtin { kind, schema: OnceLock::new() };
             let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
-            let reset = |fields: &[&str]| FieldSet::of_fields(&fields.iter().map(std::slice::from_ref).collect::<Vec<_>>());
             Self {
                 group: kind.group.into(),
                 version: kind.version.into(),
@@ -73,9 +71,9 @@ impl Resource {
                 namespaced: kind.namespaced,
                 storage: kind.storage.into(),
                 prefix: prefix(&kind.api_version(), kind.kind),
-                blank: shape::zero(kind.shape),
-                reset_main: if kind.status.is_some() { reset(&["status"]) } else { FieldSet::new() },
-                reset_status: reset(&["spec"]),
+                blank: OnceLock::new(),
+                reset_main: if kind.status.is_some() { FieldSet::of_fields(&[&["status"]]) } else { FieldSet::new() },
+                reset_status: FieldSet::of_fields(unowned_on_status(kind)),
                 origin,
             }
         })
@@ -108,7 +106,7 @@ impl Resource {
                     categories: texts(&names["categories"]),
                     namespaced: spec["scope"] == "Namespaced",
                     storage: format!("custom/{definition_name}").into(),
-                    blank: json!({}),
+                    blank: OnceLock::new(),
                     reset_main,
                     reset_status,
                     origin: Origin::Custom(custom),
@@ -475,9 +473,15 @@ impl Resource {
                 Origin::Builtin { .. } => self.schema(),
                 Origin::Custom(custom) => &custom.merge_schema,
             },
-            blank: &self.blank,
+            blank: self.blank.get_or_init(|| self.unwritten()),
             reset: if subresource == "status" { &self.reset_status } else { &self.reset_main },
         }
+    }
+
+    /// What an object has before anybody writes it.
+    fn unwritten(&self) -> Value {
+        let definition = |name: &str| serde_json::from_str(Definitions::builtin().text(name)?).ok();
+        self.definition().map_or_else(|| json!({}), |name| blank(&definition, name))
     }
 
     // To the wire and to the store.
@@ -632,7 +636,7 @@ impl Resource {
             Origin::Builtin { .. } => (
                 value["spec"]["replicas"].as_i64().unwrap_or(0),
                 value["status"]["replicas"].as_i64().unwrap_or(0),
-                builtin::selector_text(&value["spec"]["selector"]),
+                Some(selector_text(&value["spec"]["selector"])),
             ),
             Origin::Custom(custom) => custom.scale_values(value)?,
         };
@@ -662,6 +666,36 @@ impl Resource {
             Origin::Custom(custom) => custom.set_replicas(value, replicas),
         }
     }
+}
+
+/// What writers cannot own through `/status`, beside what the endpoint ignores anyway.
+fn unowned_on_status(kind: &Kind) -> &'static [&'static [&'static str]] {
+    match kind.kind {
+        "Deployment" => &[&["spec"], &["metadata", "labels"]],
+        "Pod" => &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
+        "CustomResourceDefinition" => &[&["metadata"], &["spec"]],
+        _ => &[&["spec"]],
+    }
+}
+
+/// A label selector as a query would write it.
+fn selector_text(selector: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut parts: Vec<String> = labels.map(|(key, value)| format!("{key}={}", text(value))).collect();
+    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let key = text(&expression["key"]);
+        let mut values: Vec<String> = expression["values"].as_array().into_iter().flatten().map(text).collect();
+        values.sort();
+        let values = values.join(",");
+        parts.push(match expression["operator"].as_str().unwrap_or_default() {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "DoesNotExist" => format!("!{key}"),
+            _ => key,
+        });
+    }
+    parts.join(",")
 }
 
 fn prefix(api_version: &str, kind: &str) -> Bytes {
