@@ -297,9 +297,6 @@ pub(crate) async fn pods(world: World) -> Result<()> {
 pub(crate) async fn eviction(world: World) -> Result<()> {
     let api: Api<Pod> = world.api();
     api.create(&post(), &pod("a", &["c"], None)?).await?;
-    let dry = DeleteParams { dry_run: true, ..DeleteParams::default() };
-    let params = EvictParams { delete_options: Some(dry), ..EvictParams::default() };
-    ensure!(api.evict("a", &params).await?.is_success());
     let params = EvictParams { post_options: PostParams { dry_run: true, field_manager: None }, ..EvictParams::default() };
     ensure!(api.evict("a", &params).await?.is_success());
     ensure!(api.get_opt("a").await?.is_some(), "a rehearsed eviction evicts nobody");
