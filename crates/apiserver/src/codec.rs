@@ -27,7 +27,6 @@ impl Media {
                 "application/json",
                 "application/yaml",
                 "application/vnd.kubernetes.protobuf",
-                "application/cbor",
             ])),
         }
     }
@@ -64,8 +63,11 @@ pub fn decode(media: Media, body: &[u8]) -> Result<Value, String> {
         }
         Media::Yaml => {
             let text = str::from_utf8(body).map_err(|_| "yaml: invalid leading UTF-8 octet".to_owned())?;
-            let value = serde_saphyr::from_str(text).map_err(|e| format!("yaml: {}", first_line(&e.to_string())))?;
-            Ok(value)
+            // Of several documents the first counts, and of several equal keys the last.
+            let text = text.split("\n---").next().unwrap_or_default();
+            let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+            serde_saphyr::from_str_with_options(text, options)
+                .map_err(|e| format!("yaml: {}", first_line(&e.to_string())))
         }
     }
 }

@@ -215,6 +215,11 @@ impl Scanner<'_> {
     }
 }
 
+/// A value as Go's encoder writes it into a message: safe for HTML.
+pub(crate) fn html_safe(value: &serde_json::Value) -> String {
+    value.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
 /// Text as Go's `%q` prints it.
 pub(crate) fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);

@@ -236,14 +236,21 @@ impl Resource {
             return Ok(());
         }
         let version = said_version.rsplit('/').next().unwrap_or_default();
-        let problem = match builtin::by_kind(said_version, said_kind) {
-            Some(other) if other.group == self.group && other.kind == self.kind => return Err(Status::bad_request(format!(
-                "the API version in the data ({said_version}) does not match the expected API version ({})",
-                self.api_version
-            ))),
-            Some(other) => {
+        // Lists are kinds too.
+        let element = said_kind.strip_suffix("List").unwrap_or(said_kind);
+        let known = builtin::by_kind(said_version, said_kind)
+            .or_else(|| builtin::by_kind(said_version, element))
+            .or_else(|| builtin::by_kind(said_version, "ConfigMap").filter(|_| said_kind == "List"));
+        let problem = match known {
+            None if old_version(&self.group, said_version) && said_kind == self.kind => {
+                return Err(Status::bad_request(format!(
+                    "the API version in the data ({said_version}) does not match the expected API version ({})",
+                    self.api_version
+                )));
+            }
+            Some(_) => {
                 let internal = if self.group.is_empty() { "core" } else { self.group.split('.').next().unwrap_or_default() };
-                format!("converting ({}.{}) to ({internal}.{}): unknown conversion", other.version, other.kind, self.kind)
+                format!("converting ({version}.{said_kind}) to ({internal}.{}): unknown conversion", self.kind)
             }
             None => format!(
                 "no kind {said_kind:?} is registered for version {said_version:?} in scheme \"pkg/runtime/scheme.go:111\""
@@ -346,7 +353,14 @@ impl Resource {
 
     pub(crate) fn prepare_create(&self, value: &mut Value, now: &str) {
         match &self.origin {
-            Origin::Builtin { kind, .. } => kind.prepare_create(value, now),
+            Origin::Builtin { kind, .. } => {
+                kind.prepare_create(value, now);
+                if self.is_definition()
+                    && let Some(stored) = schema::crd::storage_version(value)
+                {
+                    value["status"]["storedVersions"] = json!([stored]);
+                }
+            }
             Origin::Custom(custom) => custom.prepare_create(value),
         }
     }
@@ -392,18 +406,22 @@ impl Resource {
     }
 
     pub(crate) fn validate_update(&self, new: &Value, old: &Value, subresource: &str) -> Vec<FieldError> {
+        // The metadata is judged twice, by the server and by the kind, and what is wrong with it told twice.
+        let mut errors = Vec::new();
+        let path = builtin::Path::root("metadata");
+        builtin::metadata::validate_update(&new["metadata"], &old["metadata"], &path, &mut errors);
         match &self.origin {
-            Origin::Builtin { kind, .. } if subresource == "status" => kind.validate_status_update(new, old),
-            Origin::Builtin { .. } if matches!(subresource, "finalize" | "binding") => Vec::new(),
+            Origin::Builtin { kind, .. } if subresource == "status" => errors.extend(kind.validate_status_update(new, old)),
+            Origin::Builtin { .. } if matches!(subresource, "finalize" | "binding") => errors.clear(),
             Origin::Builtin { kind, .. } => {
-                let mut errors = kind.validate_update(new, old);
+                errors.extend(kind.validate_update(new, old));
                 if self.is_definition() {
                     errors.extend(schema::crd::validate_crd(new, Some(old)));
                 }
-                errors
             }
-            Origin::Custom(custom) => custom.validate_update(new, old, subresource, self.namespaced),
+            Origin::Custom(custom) => errors.extend(custom.validate_update(new, old, subresource, self.namespaced)),
         }
+        errors
     }
 
     pub(crate) fn is_definition(&self) -> bool {
@@ -676,6 +694,18 @@ fn unowned_on_status(kind: &Kind) -> &'static [&'static [&'static str]] {
         "CustomResourceDefinition" => &[&["metadata"], &["spec"]],
         _ => &[&["spec"]],
     }
+}
+
+/// Versions of the past that the real server still reads.
+fn old_version(group: &str, api_version: &str) -> bool {
+    matches!(
+        (group, api_version),
+        ("apps", "apps/v1beta1" | "apps/v1beta2")
+            | ("batch", "batch/v1beta1")
+            | ("policy", "policy/v1beta1")
+            | ("events.k8s.io", "events.k8s.io/v1beta1")
+            | ("coordination.k8s.io", "coordination.k8s.io/v1beta1")
+    )
 }
 
 /// A label selector as a query would write it.

@@ -73,11 +73,19 @@ impl Api {
         validation: FieldValidation,
         warnings: &mut Vec<String>,
     ) -> Result<Value, Status> {
-        if let Some(problem) = place.resource.decode_error(&value) {
-            // In the words of a decoder that was handed the patched object as text.
-            let problem = problem.split_once(": ").map_or(problem.as_str(), |(_, rest)| rest);
+        // In the words of a decoder that was handed the patched object as text.
+        let refuse = |problem: &str| {
             let error = FieldError::invalid("patch", value.to_string(), problem);
-            return Err(Status::invalid("", "", "", &[error]));
+            Err(Status::invalid("", "", "", &[error]))
+        };
+        if let Some(problem) = place.resource.decode_error(&value) {
+            return refuse(problem.split_once(": ").map_or(problem.as_str(), |(_, rest)| rest));
+        }
+        if validation == FieldValidation::Strict {
+            let problems = place.resource.strict_problems(&value, None);
+            if !problems.is_empty() {
+                return refuse(&format!("strict decoding error: {}", problems.join(", ")));
+            }
         }
         self.admit_body(place.resource, place.namespace, &mut value, None, validation, warnings)?;
         let name = value["metadata"]["name"].as_str().unwrap_or_default();

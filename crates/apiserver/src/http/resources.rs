@@ -47,7 +47,7 @@ pub(super) async fn serve(
         (None, false) => true,
     };
     if !scope_fits {
-        return Err(Status::page_not_found());
+        return Err(if resource.is_builtin() { Status::page_not_found() } else { Status::no_such_path() });
     }
     let query = Query::parse(parts.uri.query());
     let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());

@@ -59,9 +59,6 @@ pub(crate) const STRATEGY: Strategy = Strategy {
 /// PriorityClass gets the values of that class by [`set_priority`] instead.
 fn admit(pod: &mut Value) {
     let Some(spec) = pod.make("spec") else { return };
-    spec.fill_str("serviceAccountName", "default");
-    let account = spec.sub("serviceAccountName").clone();
-    spec.set("serviceAccount", account);
     add_tolerations(spec);
     if spec.str_of("priorityClassName").is_empty() {
         spec.set("priority", 0);

@@ -22,6 +22,24 @@ const COLUMN_FORMATS: [&str; 8] =
     ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 const MAX_SELECTABLE: usize = 8;
 
+/// Empty lists and maps of a schema say nothing and are not kept.
+fn drop_empty(schema: &mut Value) {
+    let Some(map) = schema.as_object_mut() else { return };
+    map.retain(|key, value| match value {
+        Value::Object(inner) => !(inner.is_empty() && matches!(key.as_str(), "properties" | "definitions" | "patternProperties")),
+        Value::Array(inner) => !(inner.is_empty() && !matches!(key.as_str(), "default" | "example")),
+        _ => true,
+    });
+    for (key, value) in map {
+        match (key.as_str(), value) {
+            ("properties", Value::Object(properties)) => properties.values_mut().for_each(drop_empty),
+            ("items" | "additionalProperties" | "not", value) => drop_empty(value),
+            ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => schemas.iter_mut().for_each(drop_empty),
+            _ => {}
+        }
+    }
+}
+
 /// Fills what the API server fills: names, conversion, flags of versions, stored versions.
 pub fn default_crd(crd: &mut Value) {
     let stored = storage_version(crd).map(str::to_owned);
@@ -40,6 +58,11 @@ pub fn default_crd(crd: &mut Value) {
             for flag in ["served", "storage"] {
                 version.entry(flag).or_insert(false.into());
             }
+        }
+    }
+    for schema in spec.get_mut("versions").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(schema) = schema.pointer_mut("/schema/openAPIV3Schema") {
+            drop_empty(schema);
         }
     }
     let conversion = spec.entry("conversion").or_insert(Value::Null);
