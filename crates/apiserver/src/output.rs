@@ -46,7 +46,8 @@ impl Rendering {
                 parameters.insert(key.to_owned(), value.into());
             }
         }
-        if !matches!(media, "application/json" | "*/*") {
+        // JSON is YAML too.
+        if !matches!(media, "application/json" | "*/*" | "application/yaml") {
             return None;
         }
         let get = |key: &str| parameters.get(key).and_then(Value::as_str).unwrap_or_default();

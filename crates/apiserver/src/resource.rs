@@ -14,6 +14,9 @@ use crate::schema::{self, Definitions, Link, Schema};
 use crate::status::{FieldError, Status};
 use crate::store::Object;
 
+/// The table that both groups' events are in.
+const EVENTS: &str = "events";
+
 /// A group, version and plural that objects are served under.
 pub struct Resource {
     pub group: String,
@@ -241,6 +244,7 @@ impl Resource {
         let known = builtin::by_kind(said_version, said_kind)
             .or_else(|| builtin::by_kind(said_version, element))
             .or_else(|| builtin::by_kind(said_version, "ConfigMap").filter(|_| said_kind == "List"));
+        let shared = said_version == "v1" && matches!(said_kind, "Status" | "APIVersions" | "APIResourceList" | "APIGroup");
         let problem = match known {
             None if old_version(&self.group, said_version) && said_kind == self.kind => {
                 return Err(Status::bad_request(format!(
@@ -248,11 +252,11 @@ impl Resource {
                     self.api_version
                 )));
             }
-            Some(_) => {
+            _ if known.is_some() || shared => {
                 let internal = if self.group.is_empty() { "core" } else { self.group.split('.').next().unwrap_or_default() };
                 format!("converting ({version}.{said_kind}) to ({internal}.{}): unknown conversion", self.kind)
             }
-            None => format!(
+            _ => format!(
                 "no kind {said_kind:?} is registered for version {said_version:?} in scheme \"pkg/runtime/scheme.go:111\""
             ),
         };
@@ -445,6 +449,17 @@ impl Resource {
         self.kind_part().is_some_and(|kind| kind.create_on_update)
     }
 
+    /// What users of a kind that is on its way out are told.
+    pub(crate) fn deprecation(&self) -> Option<&'static str> {
+        (self.is_builtin() && self.kind == "Endpoints")
+            .then_some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+    }
+
+    /// The group that messages about the kind name: both views of events speak as the core one.
+    pub(crate) fn spoken_group(&self) -> &str {
+        if self.is_view() { "" } else { &self.group }
+    }
+
     /// Kinds whose DELETE answers with the object instead of a Status.
     pub(crate) fn returns_deleted(&self) -> bool {
         const RETURNED: [&str; 8] = [
@@ -620,9 +635,18 @@ impl Resource {
     fn selectable_values(&self, value: &Value) -> Vec<(String, String)> {
         match &self.origin {
             Origin::Builtin { kind, .. } => {
-                // Both views of events select on the stored form.
-                let kind = if self.is_view() { builtin::by_kind("v1", "Event").unwrap_or(kind) } else { kind };
-                kind.selectable.iter().map(|field| ((*field).to_owned(), kind.field(value, field))).collect()
+                let values = |kind: &Kind, value: &Value| -> Vec<(String, String)> {
+                    kind.selectable.iter().map(|field| ((*field).to_owned(), kind.field(value, field))).collect()
+                };
+                if &*self.storage != EVENTS {
+                    return values(kind, value);
+                }
+                // The two views of events name the same fields differently; the values are kept once for both.
+                let mut all = builtin::by_kind("v1", "Event").map(|core| values(core, value)).unwrap_or_default();
+                let mut view = value.clone();
+                events::to_events_v1(&mut view);
+                all.extend(builtin::by_kind("events.k8s.io/v1", "Event").into_iter().flat_map(|kind| values(kind, &view)));
+                all
             }
             Origin::Custom(custom) => {
                 custom.selectable.iter().map(|(name, path)| (name.clone(), path.field(value))).collect()

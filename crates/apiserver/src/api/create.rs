@@ -127,7 +127,7 @@ impl Api {
         }
         self.check_namespace(resource, &place, true)?;
         stamp_identity(&mut value, stamp);
-        resource.admit(&mut value);
+        self.admit(resource, &mut value)?;
         resource.prepare_create(&mut value, stamp);
         let errors = resource.validate(&value);
         self.invalid(resource, &name, &errors)?;

@@ -148,6 +148,7 @@ impl Api {
         match place.subresource {
             "status" => resource.prepare_status(new, old),
             "finalize" => resource.prepare_finalize(new, old),
+            "binding" => {}
             _ => resource.prepare_update(new, old),
         }
         let errors = resource.validate_update(new, old, place.subresource);

@@ -88,6 +88,20 @@ pub(super) fn watch(watcher: Watcher) -> Response<ReplyBody> {
     respond(StatusCode::OK, "application/json", StreamBody::new(lines).boxed_unsync())
 }
 
+/// Nothing is here, and nothing more is said.
+pub(super) fn missing() -> Response<ReplyBody> {
+    let mut response = Response::new(whole(Bytes::new()));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
+}
+
+/// There is nothing to say.
+pub(super) fn nothing() -> Response<ReplyBody> {
+    let mut response = Response::new(whole(Bytes::new()));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
 /// Chunks of a container's log.
 pub(super) fn log(chunks: mpsc::Receiver<Bytes>) -> Response<ReplyBody> {
     let chunks = stream::unfold(chunks, |mut chunks| async move {

@@ -56,19 +56,46 @@ pub(super) async fn serve(
     let rendering = match rendering {
         Some(rendering) => rendering,
         None if is_log => Rendering::Whole,
-        None => return Err(not_acceptable(accept.unwrap_or_default())),
+        None => return Err(not_acceptable(accept.unwrap_or_default(), query.flag("watch"))),
     };
+    check_plurality(&rendering, accept.unwrap_or_default(), &resource, target.name.is_none())?;
     let call = Call { api, resource, target: &target, parts, query, body, rendering };
     call.dispatch().await
 }
 
-fn not_acceptable(accept: &str) -> Status {
+/// Metadata of one object and of a list are asked for under different names.
+fn check_plurality(rendering: &Rendering, accept: &str, resource: &Resource, list: bool) -> Result<(), Status> {
+    if *rendering != Rendering::Metadata {
+        return Ok(());
+    }
+    let asked_for_list = accept.contains("as=PartialObjectMetadataList");
+    let both = asked_for_list && accept.replace("PartialObjectMetadataList", "").contains("as=PartialObjectMetadata");
+    if both || asked_for_list == list || !resource.is_builtin() {
+        return Ok(());
+    }
+    let internal = if resource.group.is_empty() { "core" } else { resource.group.split('.').next().unwrap_or_default() };
+    let message = match asked_for_list {
+        true => format!(
+            "you requested PartialObjectMetadataList, but the requested object is not a list (*{internal}.{})",
+            resource.kind
+        ),
+        false => format!(
+            "you requested PartialObjectMetadata, but the requested object is a list (*{internal}.{})",
+            resource.list_kind
+        ),
+    };
+    Err(Status::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message))
+}
+
+fn not_acceptable(accept: &str, watch: bool) -> Status {
     const TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    const STREAMS: &str = ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
     if accept.contains("application/json") {
         let message = format!("only the following media types are accepted: {TYPES}");
         return Status::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message);
     }
-    let message = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}");
+    let streams = if watch { STREAMS } else { "" };
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}{streams}");
     Status::bare(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
 }
 
@@ -267,12 +294,21 @@ impl Call<'_> {
             since_seconds: number("sinceSeconds")?,
             since_time: text("sinceTime"),
         };
-        let chunks = self.api.logs(&self.resource, &self.name()?, options).await?;
-        Ok(reply::log(chunks))
+        match self.api.logs(&self.resource, &self.name()?, options).await? {
+            Some(chunks) => Ok(reply::log(chunks)),
+            None => Ok(reply::nothing()),
+        }
     }
 
     fn answer(&self, code: StatusCode, body: Body, warnings: &[String]) -> Response<ReplyBody> {
-        reply::object(code, &self.resource, body, &self.rendering, warnings)
+        match self.resource.deprecation() {
+            None => reply::object(code, &self.resource, body, &self.rendering, warnings),
+            Some(notice) => {
+                let mut all = vec![notice.to_owned()];
+                all.extend_from_slice(warnings);
+                reply::object(code, &self.resource, body, &self.rendering, &all)
+            }
+        }
     }
 
     fn written(&self, written: Written) -> Response<ReplyBody> {
