@@ -4,6 +4,7 @@
 //! - [`schema`]: structural schemas: parsing, pruning, defaulting, validation, CEL rules;
 //! - [`merge`]: patches of every kind, field sets, managed fields and server-side apply;
 //! - [`builtin`]: the built-in kinds: what they are called, their defaults, rules and table columns;
+//! - [`table`]: objects as the rows that `kubectl get` prints;
 //! - [`status`]: errors as clients see them.
 //!
 //! Nothing here knows any kind of AgentCube's own: those arrive as CustomResourceDefinitions.
@@ -12,3 +13,4 @@ pub mod builtin;
 pub mod merge;
 pub mod schema;
 pub mod status;
+pub mod table;

@@ -5,15 +5,17 @@
 //! [`Kind::admit_update`], [`Kind::prepare_create`] (with uid, name and timestamps already set) or
 //! [`Kind::prepare_update`], then validation.
 
-mod access;
+pub(crate) mod access;
 mod cluster;
 mod config;
 mod cron;
+mod diff;
 mod endpoints;
 pub mod events;
 mod fields;
 mod job;
 mod kinds;
+mod layout;
 pub mod metadata;
 mod names;
 mod network;
