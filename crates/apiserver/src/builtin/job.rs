@@ -242,8 +242,11 @@ fn managed_by(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let path = Path::root("spec");
     let (spec, before) = (new.sub("spec"), old.sub("spec"));
-    validate_spec(spec, &path, errors);
-    validate_selector(spec, &path, errors);
+    // The real server does this twice.
+    for _ in 0..2 {
+        validate_spec(spec, &path, errors);
+        validate_selector(spec, &path, errors);
+    }
     completions(spec, before, &path, errors);
     if spec.sub("selector") != before.sub("selector") {
         errors.push(path.child("selector").invalid_text(&selector::shown(spec.sub("selector")), IMMUTABLE));

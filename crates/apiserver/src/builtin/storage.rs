@@ -190,6 +190,8 @@ pub(crate) const VOLUME: Strategy = Strategy {
     },
     validate: validate_volume,
     validate_update: |new, old, errors| {
+        // The real server does this twice.
+        validate_volume(new, errors);
         validate_volume(new, errors);
         let source = |volume: &Value| -> Map<String, Value> {
             let fields = volume.map("spec").into_iter().flatten();

@@ -51,23 +51,13 @@ fn said(errors: &Errors, texts: &[(String, String)]) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for error in errors {
         let text = texts.iter().fold(error.to_string(), |text, (short, long)| text.replace(long, short));
-        if !said.contains(&text) {
-            said.push(text);
-        }
+        said.push(text);
     }
     said
 }
 
-/// The expected errors, each once: the real server repeats some, and clients show them once.
 fn expected(case: &Value) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for error in case.list("errors").iter().filter_map(Value::as_str) {
-        let error = error.to_owned();
-        if !all.contains(&error) {
-            all.push(error);
-        }
-    }
-    all
+    case.list("errors").iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// Collects mismatches, so that one run shows them all.
