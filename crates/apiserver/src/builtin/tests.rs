@@ -147,6 +147,40 @@ fn bad_changes_are_refused_in_the_real_servers_words() {
 }
 
 #[test]
+fn changes_result_in_the_real_servers_objects() {
+    let (cases, _) = load(include_str!("testdata/changes.json"));
+    let mut failures = Vec::new();
+    for case in &cases {
+        let (mut new, mut old) = (case["in"].clone(), case["old"].clone());
+        let kind = kind_of(&new);
+        for object in [&mut new, &mut old] {
+            let meta = object.make("metadata").expect("metadata");
+            meta.set("resourceVersion", "1");
+            if kind.namespaced {
+                meta.set("namespace", NAMESPACE);
+            }
+        }
+        kind.decode(&mut new);
+        let errors = if case.flag("status") {
+            kind.prepare_status_update(&mut new, &old, "NOW");
+            kind.validate_status_update(&new, &old)
+        } else {
+            kind.admit_update(&mut new, &old);
+            kind.prepare_update(&mut new, &old);
+            kind.validate_update(&new, &old)
+        };
+        let meta = new.make("metadata").expect("metadata");
+        meta.unset("namespace");
+        meta.unset("resourceVersion");
+        if new != case["out"] || !errors.is_empty() {
+            let errors = said(&errors, &[]);
+            failures.push(format!("in   {}\nours {new}\nreal {}\n{errors:?}", case["in"], case["out"]));
+        }
+    }
+    report(failures, cases.len(), 40);
+}
+
+#[test]
 fn an_object_that_does_not_change_can_be_updated() {
     let (cases, _) = load(include_str!("testdata/defaults.json"));
     let mut failures = Vec::new();
