@@ -7,6 +7,8 @@ use std::fmt;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
+use crate::go_json::quote;
+
 /// What is wrong with one field. The wording of `Display` is `field: Reason: value: detail`, as `kubectl` shows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldError {
@@ -92,7 +94,7 @@ impl FieldError {
     }
 
     pub fn not_supported(field: impl Into<String>, value: impl Into<Value>, supported: &[&str]) -> Self {
-        let quoted: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+        let quoted: Vec<String> = supported.iter().map(|s| quote(s)).collect();
         let detail = if quoted.is_empty() {
             String::new()
         } else {
@@ -131,9 +133,25 @@ impl FieldError {
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
-        Value::String(s) => format!("{s:?}"),
+        Value::String(s) => quote(s),
+        Value::Number(n) if n.is_f64() => go_float(n.as_f64().unwrap_or_default()),
         other => other.to_string(),
     }
+}
+
+/// `%v` of a float64: shortest, with an exponent below 1e-4 and from 1e21.
+pub(crate) fn go_float(float: f64) -> String {
+    let size = float.abs();
+    if size != 0.0 && !(1e-4..1e21).contains(&size) {
+        let text = format!("{float:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let (sign, exponent) = match exponent.strip_prefix('-') {
+            Some(exponent) => ('-', exponent),
+            None => ('+', exponent),
+        };
+        return format!("{digits}e{sign}{exponent:0>2}");
+    }
+    float.to_string()
 }
 
 impl fmt::Display for FieldError {
@@ -149,6 +167,10 @@ pub struct Status {
     pub reason: &'static str,
     pub message: String,
     pub details: Map<String, Value>,
+    /// Some failures show `details` even when there are none.
+    pub bare: bool,
+    /// For an expired page: where to go on, inconsistently.
+    pub resume: Option<String>,
 }
 
 impl std::error::Error for Status {}
@@ -166,10 +188,10 @@ pub fn qualified(group: &str, resource: &str) -> String {
 
 impl Status {
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Map::new() }
+        Self { code, reason, message: message.into(), details: Map::new(), resume: None, bare: false }
     }
 
-    fn about(mut self, name: &str, group: &str, resource_or_kind: &str) -> Self {
+    pub(crate) fn about(mut self, name: &str, group: &str, resource_or_kind: &str) -> Self {
         for (key, value) in [("name", name), ("group", group), ("kind", resource_or_kind)] {
             if !value.is_empty() {
                 self.details.insert(key.to_owned(), value.into());
@@ -179,29 +201,36 @@ impl Status {
     }
 
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
-        let message = format!("{} {name:?} not found", qualified(group, resource));
+        let message = format!("{} {} not found", qualified(group, resource), quote(name));
         Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(name, group, resource)
     }
 
     /// The path itself is unknown: no such resource type is served.
     pub fn page_not_found() -> Self {
-        let mut status =
-            Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource");
-        status.details.insert(
-            "causes".into(),
-            json!([{"reason": "UnexpectedServerResponse", "message": "404 page not found"}]),
-        );
-        status
+        Self::bare(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
+    }
+
+    /// Nothing is served below this path; said in plain text, as the real server does.
+    pub fn no_such_path() -> Self {
+        Self { reason: Self::PLAIN_TEXT, ..Self::new(StatusCode::NOT_FOUND, "", "404 page not found\n") }
+    }
+
+    /// The reason of failures that are sent as text.
+    pub(crate) const PLAIN_TEXT: &'static str = "PlainText";
+
+    /// A failure that says no more than its code does.
+    pub fn bare(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { bare: true, ..Self::new(code, reason, message) }
     }
 
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
-        let message = format!("{} {name:?} already exists", qualified(group, resource));
+        let message = format!("{} {} already exists", qualified(group, resource), quote(name));
         Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(name, group, resource)
     }
 
     pub fn conflict(group: &str, resource: &str, name: &str, detail: &str) -> Self {
         let message =
-            format!("Operation cannot be fulfilled on {} {name:?}: {detail}", qualified(group, resource));
+            format!("Operation cannot be fulfilled on {} {}: {detail}", qualified(group, resource), quote(name));
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(name, group, resource)
     }
 
@@ -220,14 +249,14 @@ impl Status {
     }
 
     pub fn method_not_allowed(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+        Self::bare(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
     }
 
     pub fn forbidden(group: &str, resource: &str, name: &str, detail: &str) -> Self {
         let message = if name.is_empty() {
             format!("{} is forbidden: {detail}", qualified(group, resource))
         } else {
-            format!("{} {name:?} is forbidden: {detail}", qualified(group, resource))
+            format!("{} {} is forbidden: {detail}", qualified(group, resource), quote(name))
         };
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(name, group, resource)
     }
@@ -263,7 +292,7 @@ impl Status {
                 if said.len() == 1 { said.remove(0) } else { format!("[{}]", said.join(", ")) }
             }
         };
-        let message = format!("{} {name:?} is invalid: {shown}", qualified(group, kind));
+        let message = format!("{} {} is invalid: {shown}", qualified(group, kind), quote(name));
         let mut status =
             Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(name, group, kind);
         if !errors.is_empty() {
@@ -283,10 +312,13 @@ impl Status {
             "message": self.message,
             "code": self.code.as_u16(),
         });
+        if let Some(resume) = &self.resume {
+            body["metadata"]["continue"] = resume.as_str().into();
+        }
         if !self.reason.is_empty() {
             body["reason"] = self.reason.into();
         }
-        if !self.details.is_empty() {
+        if self.bare || !self.details.is_empty() {
             body["details"] = Value::Object(self.details.clone());
         }
         body

@@ -2,16 +2,48 @@
 //!
 //! A [`Schema`] is immutable once built. Built-in kinds refer to each other by name (and `JSONSchemaProps`
 //! to itself), so children are [`Link`]s that either own their schema or point to a named one.
-
-use std::sync::{Arc, OnceLock};
+//! A custom resource passes [`strict`] and [`unknown_fields`] (if asked), [`objectmeta::coerce`], [`prune()`],
+//! [`apply_defaults`], [`validate()`] or [`validate_update`], and last [`validate::add_rule_errors`].
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
+
+pub mod cel;
+pub mod crd;
+pub mod decode;
+pub mod defaults;
+pub mod formats;
+mod gotypes;
+pub mod jsonpath;
+pub mod listtype;
+pub mod objectmeta;
+pub mod parse;
+mod path;
+pub mod prune;
+pub mod strict;
+pub mod validate;
+
+pub use cel::Rules;
+pub use decode::decode_error;
+pub use defaults::apply_defaults;
+pub use jsonpath::JsonPath;
+pub use parse::Definitions;
+pub use prune::{prune, unknown_fields};
+pub use validate::{validate, validate_update};
+
+/// Values nested deeper than this are left alone: the JSON reader refuses them long before.
+const MAX_DEPTH: usize = 192;
+
+#[cfg(test)]
+mod tests;
 
 /// One node of a schema.
 #[derive(Debug, Default)]
 pub struct Schema {
+    /// The name of the definition this was read from: `io.k8s.api.core.v1.Pod`; none inside CRDs.
+    pub name: Option<String>,
     /// What the documents served under `/openapi` say; also what `kubectl explain` prints.
     pub description: Option<String>,
     pub ty: Option<Type>,
@@ -57,6 +89,8 @@ pub struct Schema {
     pub patch_merge_key: Option<String>,
     /// `x-kubernetes-validations` as they stand in the schema.
     pub rules: Vec<Value>,
+    /// `pattern`, compiled when it is first needed.
+    pub(crate) matcher: validate::Matcher,
 }
 
 /// The JSON type that a node requires.
@@ -86,7 +120,7 @@ pub enum ListType {
 #[derive(Debug, Clone)]
 pub enum Link {
     Own(Arc<Schema>),
-    /// Filled once all named schemas are read; see [`Link::get`].
+    /// A built-in definition, read when first asked for; see [`Link::get`].
     Named(Arc<Named>),
 }
 
@@ -103,9 +137,22 @@ impl Link {
         static ANYTHING: OnceLock<Schema> = OnceLock::new();
         match self {
             Self::Own(schema) => schema,
-            Self::Named(named) => named.schema.get().unwrap_or_else(|| {
-                ANYTHING.get_or_init(|| Schema { preserve_unknown_fields: true, ..Schema::default() })
-            }),
+            Self::Named(named) => match named.schema.get() {
+                Some(schema) => schema,
+                None => match Definitions::builtin().read(&named.name) {
+                    Some(schema) => named.schema.get_or_init(|| schema),
+                    None => {
+                        ANYTHING.get_or_init(|| Schema { preserve_unknown_fields: true, ..Schema::default() })
+                    }
+                },
+            },
         }
+    }
+}
+
+impl Schema {
+    /// The schema of a property, or of the values of a map.
+    pub fn child(&self, key: &str) -> Option<&Schema> {
+        self.properties.get(key).or(self.additional.as_ref()).map(Link::get)
     }
 }

@@ -1,0 +1,97 @@
+//! Names of labels, annotations, headers and finalizers. They are part of the API: other programs read them.
+
+/// Label of Pods, Jobs and Leases: the Task they belong to.
+pub const TASK: &str = "agentcube.io/task";
+/// Label of Pods, Jobs and Leases: UID of the Task, since two namespaces may hold Tasks of one name.
+pub const TASK_UID: &str = "agentcube.io/task-uid";
+/// Label of Pods and Jobs: the revision they were made from, `status.specID` of the Task.
+pub const SPEC_ID: &str = "agentcube.io/spec-id";
+/// Annotation of an instance: key of the session that holds it; empty or absent when idle.
+pub const RESERVE_KEY: &str = "agentcube.io/reserve-key";
+/// Annotation of an instance: when its session was last active, RFC 3339.
+pub const LAST_ACTIVE: &str = "agentcube.io/last-active";
+/// Annotation of an instance: hash of the template it was made from.
+pub const TEMPLATE_HASH: &str = "agentcube.io/template-hash";
+/// Label of HTTPRoutes: selected by the shared policy of their gateway.
+pub const GATEWAY: &str = "agentcube.io/gateway";
+/// Finalizer of Tasks.
+pub const TASK_FINALIZER: &str = "agentcube.io/release-instances";
+/// Header by which the gateway tells an instance of its reservation.
+pub const RESERVED_TOKEN_HEADER: &str = "x-reserved-token";
+
+/// Annotation of a Sandbox: its allocation, until the controller has moved it into status.
+pub const SANDBOX_ALLOCATION: &str = "sandbox.fast.io/allocation";
+/// Label of agent Pods and Sandboxes: their pool.
+pub const SANDBOX_POOL: &str = "sandbox.fast.io/pool";
+/// Annotation of a Sandbox: request id of the call that created it.
+pub const SANDBOX_REQUEST_ID: &str = "sandbox.fast.io/request-id";
+/// Finalizer of Sandboxes.
+pub const SANDBOX_FINALIZER: &str = "sandbox.fast.io/release-slot";
+
+/// Label of a container on a node: ours, so the janitor may remove it.
+pub const RUNTIME_MANAGED: &str = "fast-sandbox.io/managed";
+/// Label of a container on a node: UID of its agent Pod.
+pub const RUNTIME_AGENT_UID: &str = "fast-sandbox.io/agent-uid";
+/// Label of a container on a node: name of its agent Pod.
+pub const RUNTIME_AGENT_NAME: &str = "fast-sandbox.io/agent-name";
+/// Label of a container on a node: namespace of its Sandbox.
+pub const RUNTIME_NAMESPACE: &str = "fast-sandbox.io/namespace";
+/// Label of a container on a node: id of the sandbox.
+pub const RUNTIME_ID: &str = "fast-sandbox.io/id";
+/// Label of a container on a node: UID of its Sandbox.
+pub const RUNTIME_CLAIM_UID: &str = "fast-sandbox.io/claim-uid";
+/// Label of a container on a node: name of its Sandbox.
+pub const RUNTIME_SANDBOX_NAME: &str = "fast-sandbox.io/sandbox-name";
+
+/// Label of everything made for an App: its name.
+pub const MIDDLEWARE_APP: &str = "middleware.io/app";
+/// Label of everything made for a Component: its name.
+pub const MIDDLEWARE_COMPONENT: &str = "middleware.io/component";
+/// Label of everything made for a Group: its name.
+pub const MIDDLEWARE_GROUP: &str = "middleware.io/group";
+/// Label of everything made after a Plugin: its name.
+pub const MIDDLEWARE_PLUGIN: &str = "middleware.io/plugin";
+/// Label of a middleware's Pod: its role, which Services select.
+pub const MIDDLEWARE_ROLE: &str = "middleware.io/role";
+/// Annotation of an App: tasks to carry out again; consumed once.
+pub const MIDDLEWARE_RETRY_CONTROL: &str = "middleware.io/retry-control";
+/// Annotation of an App: tasks to cancel; consumed once.
+pub const MIDDLEWARE_CANCEL_CONTROL: &str = "middleware.io/cancel-control";
+/// Annotation of a Component or Group: `true` asks to stop what runs.
+pub const MIDDLEWARE_CANCEL_REQUEST: &str = "middleware.io/cancel-request";
+/// Annotation of an App: `true` while a newer spec waits for the running tasks.
+pub const MIDDLEWARE_PENDING_CHANGE: &str = "middleware.io/pending-change-detected";
+/// Finalizer of Apps, Components and Groups: the stop order has to run.
+pub const MIDDLEWARE_FINALIZER: &str = "middleware.io/stop-order";
+
+/// Label of Jobs and JSBundles: who manages them.
+pub const FORGE_MANAGED_BY: &str = "frontend-forge.io/managed-by";
+/// Label of Jobs and JSBundles: their FrontendIntegration.
+pub const FORGE_FI_NAME: &str = "frontend-forge.io/fi-name";
+/// Label of Jobs and JSBundles: first 63 characters of the hash of the spec.
+pub const FORGE_SPEC_HASH: &str = "frontend-forge.io/spec-hash";
+/// Label of JSBundles: first 63 characters of the hash of the manifest.
+pub const FORGE_MANIFEST_HASH: &str = "frontend-forge.io/manifest-hash";
+/// Annotation of a JSBundle: the Job that built it.
+pub const FORGE_BUILD_JOB: &str = "frontend-forge.io/build-job";
+/// Annotation of a FrontendIntegration: a new value asks for a rebuild.
+pub const FORGE_REBUILD: &str = "frontend-forge.io/rebuild";
+
+/// A hash as a label value: without its `sha256:` and cut to the 63 characters that a label may have.
+pub fn hash_label(hash: &str) -> &str {
+    let hex = hash.strip_prefix("sha256:").unwrap_or(hash);
+    hex.get(..63).unwrap_or(hex)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_fit_into_labels() {
+        let hex = "0123456789abcdef".repeat(4);
+        assert_eq!(hash_label(&format!("sha256:{hex}")), &hex[..63]);
+        assert_eq!(hash_label("sha256:ab"), "ab");
+        assert_eq!(hash_label("ab"), "ab");
+    }
+}

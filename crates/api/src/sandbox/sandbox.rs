@@ -1,0 +1,176 @@
+//! The `Sandbox` kind: one isolated process tree on an agent of a pool.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::agentcube::deployment::EnvVar;
+use crate::cel;
+
+/// What is wanted of a Sandbox.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "sandbox.fast.io",
+    version = "v1alpha1",
+    kind = "Sandbox",
+    plural = "sandboxes",
+    shortname = "sbx",
+    category = "agentcube",
+    namespaced,
+    status = "SandboxStatus",
+    derive = "PartialEq",
+    doc = "Sandbox is one isolated environment on an agent of a SandboxPool.",
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolRef"),
+    printcolumn(name = "Agent", type_ = "string", json_path = ".status.assignedPod"),
+    printcolumn(name = "Endpoint", type_ = "string", json_path = ".status.endpoints[0]"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Image", type_ = "string", json_path = ".spec.image", priority = 1),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeName", priority = 1),
+    printcolumn(name = "Expires", type_ = "string", json_path = ".spec.expireTime", priority = 1),
+    selectable = ".spec.poolRef"
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel::rules(&[
+    ("has(self.command) == has(oldSelf.command) && (!has(self.command) || self.command == oldSelf.command)",
+     "command is immutable: delete the Sandbox and create another"),
+    ("has(self.args) == has(oldSelf.args) && (!has(self.args) || self.args == oldSelf.args)",
+     "args are immutable: delete the Sandbox and create another"),
+    ("has(self.envs) == has(oldSelf.envs) && (!has(self.envs) || self.envs == oldSelf.envs)",
+     "envs are immutable: delete the Sandbox and create another"),
+    ("has(self.workingDir) == has(oldSelf.workingDir) && \
+      (!has(self.workingDir) || self.workingDir == oldSelf.workingDir)",
+     "workingDir is immutable: delete the Sandbox and create another"),
+    ("has(self.exposedPorts) == has(oldSelf.exposedPorts) && \
+      (!has(self.exposedPorts) || self.exposedPorts == oldSelf.exposedPorts)",
+     "exposedPorts are immutable: delete the Sandbox and create another"),
+])))]
+pub struct SandboxSpec {
+    /// Image of the sandbox. Cannot be changed.
+    #[schemars(
+        length(min = 1, max = 1024),
+        extend("x-kubernetes-validations" =
+            cel::immutable("image is immutable: delete the Sandbox and create another"))
+    )]
+    pub image: String,
+    /// SandboxPool of the same namespace on whose agents it runs. Cannot be changed.
+    #[schemars(
+        length(min = 1, max = 253),
+        extend("x-kubernetes-validations" =
+            cel::immutable("poolRef is immutable: delete the Sandbox and create another"))
+    )]
+    pub pool_ref: String,
+    /// Command that replaces the entry point of the image. Cannot be changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 4096)))]
+    pub command: Vec<String>,
+    /// Arguments of the command. Cannot be changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 4096)))]
+    pub args: Vec<String>,
+    /// Environment variables. Cannot be changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub envs: Vec<EnvVar>,
+    /// Directory in which the command starts. Cannot be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub working_dir: Option<String>,
+    /// Ports on which the sandbox is reached. Cannot be changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(range(min = 1, max = 65535)), extend("x-kubernetes-list-type" = "set"))]
+    pub exposed_ports: Vec<i32>,
+    /// When the sandbox ends; the object is kept, in phase Expired.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expire_time: Option<Time>,
+    /// What happens when the agent is lost: Manual waits for somebody to decide, AutoRecreate starts it again
+    /// elsewhere.
+    #[serde(default)]
+    pub failure_policy: FailurePolicy,
+    /// How long an agent may be silent before AutoRecreate starts the sandbox elsewhere.
+    #[serde(default = "default_recovery_timeout")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub recovery_timeout_seconds: i32,
+    /// A number greater than status.acceptedResetRevision starts the sandbox afresh. Never goes down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        range(min = 0),
+        extend("x-kubernetes-validations" =
+            cel::rules(&[("self >= oldSelf", "resetRevision must not go down")]))
+    )]
+    pub reset_revision: Option<i64>,
+}
+
+fn default_recovery_timeout() -> i32 {
+    60
+}
+
+/// What happens when the agent of a sandbox is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum FailurePolicy {
+    /// It stays Lost until somebody resets or deletes it.
+    #[default]
+    Manual,
+    /// It is started again on another agent.
+    AutoRecreate,
+}
+
+/// What was observed of a Sandbox.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxStatus {
+    /// Where the sandbox stands: Pending, Bound, Running, Terminating, Expired, Failed, Lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<SandboxPhase>,
+    /// Agent Pod that holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub assigned_pod: Option<String>,
+    /// UID of that Pod: a Pod of the same name may be another.
+    #[serde(rename = "assignedPodUID", skip_serializing_if = "Option::is_none")]
+    pub assigned_pod_uid: Option<String>,
+    /// Node of that Pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// Id of the sandbox on the agent.
+    #[serde(rename = "sandboxID", skip_serializing_if = "Option::is_none")]
+    pub sandbox_id: Option<String>,
+    /// Addresses, `<ip>:<port>`, in the order of exposedPorts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub endpoints: Vec<String>,
+    /// The last resetRevision that was carried out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted_reset_revision: Option<i64>,
+    /// Since when the agent is silent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_since: Option<Time>,
+    /// Conditions: Ready, AllocationValid.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// The generation of the spec that this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+/// Where the sandbox stands: Pending (no agent yet), Bound (an agent is chosen), Running, Terminating, Expired (ended
+/// at expireTime), Failed, Lost (its agent is silent).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SandboxPhase {
+    /// No agent is chosen.
+    #[default]
+    Pending,
+    /// An agent is chosen; whether it runs is not known yet.
+    Bound,
+    /// It runs.
+    Running,
+    /// It is being removed.
+    Terminating,
+    /// It ended at `expireTime`.
+    Expired,
+    /// It cannot run.
+    Failed,
+    /// Its agent is silent.
+    Lost,
+}

@@ -1,0 +1,208 @@
+//! Patches of the four kinds; server-side apply also creates.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::create::{Creation, Tracking};
+use super::identity::now;
+use super::update::{Place, Wanted};
+use super::{Api, FieldValidation, Intent, Name, Written};
+use crate::merge::managed;
+use crate::merge::{json_patch, merge_patch, strategic};
+use crate::resource::Resource;
+use crate::status::{FieldError, Status};
+
+/// How a patch says what to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchKind {
+    Json,
+    Merge,
+    Strategic,
+    Apply { force: bool },
+}
+
+impl Api {
+    pub async fn patch(
+        &self,
+        resource: &Arc<Resource>,
+        named: &Name<'_>,
+        subresource: &str,
+        kind: PatchKind,
+        patch: Creation,
+        intent: &Intent,
+    ) -> Result<Written, Status> {
+        let place = Place { resource, namespace: named.namespace, name: named.name, subresource };
+        match kind {
+            PatchKind::Apply { force } => self.apply(place, patch, force, intent).await,
+            kind => self.patch_existing(place, kind, &patch, intent).await,
+        }
+    }
+
+    async fn patch_existing(
+        &self,
+        place: Place<'_>,
+        kind: PatchKind,
+        patch: &Creation,
+        intent: &Intent,
+    ) -> Result<Written, Status> {
+        let mut warnings = Vec::new();
+        let mut written = self
+            .change(place, intent, |old| {
+                warnings.clear();
+                let value = match kind {
+                    PatchKind::Json => json_patch::apply(old, &patch.value)?,
+                    PatchKind::Merge => merge_patch::apply(old, &patch.value)?,
+                    PatchKind::Strategic | PatchKind::Apply { .. } => {
+                        strategic::apply(place.resource.schema(), old, &patch.value)?
+                    }
+                };
+                let value = self.readmit(place, value, intent.validation, &mut warnings)?;
+                Ok(Wanted { value, tracking: Tracking::Update })
+            })
+            .await?;
+        written.warnings.append(&mut warnings);
+        Ok(written)
+    }
+
+    /// What a patch made of an object must be an object of the same kind and name.
+    fn readmit(
+        &self,
+        place: Place<'_>,
+        mut value: Value,
+        validation: FieldValidation,
+        warnings: &mut Vec<String>,
+    ) -> Result<Value, Status> {
+        if let Some(problem) = place.resource.decode_error(&value) {
+            // In the words of a decoder that was handed the patched object as text.
+            let problem = problem.split_once(": ").map_or(problem.as_str(), |(_, rest)| rest);
+            let error = FieldError::invalid("patch", value.to_string(), problem);
+            return Err(Status::invalid("", "", "", &[error]));
+        }
+        self.admit_body(place.resource, place.namespace, &mut value, None, validation, warnings)?;
+        let name = value["metadata"]["name"].as_str().unwrap_or_default();
+        if name.is_empty() {
+            return Err(name_missing(place.name));
+        }
+        if name != place.name {
+            let detail = format!(
+                "the name of the object ({name}) does not match the name on the URL ({})",
+                place.name
+            );
+            return Err(Status::bad_request(detail));
+        }
+        Ok(value)
+    }
+
+    async fn apply(
+        &self,
+        place: Place<'_>,
+        config: Creation,
+        force: bool,
+        intent: &Intent,
+    ) -> Result<Written, Status> {
+        let Creation { value, raw } = config;
+        let mut warnings = Vec::new();
+        let resource = place.resource;
+        if intent.manager.is_empty() {
+            return Err(apply_needs_manager());
+        }
+        if intent.validation != FieldValidation::Ignore {
+            self.check_duplicates(resource, raw.as_deref(), intent.validation, &mut warnings)?;
+        }
+        match value["metadata"]["name"].as_str().unwrap_or_default() {
+            "" if value["kind"].is_string() => return Err(name_missing(place.name)),
+            name if !name.is_empty() && name != place.name => {
+                return Err(Status::bad_request(format!(
+                    "the name of the object ({name}) does not match the name on the URL ({})",
+                    place.name
+                )));
+            }
+            _ => {}
+        }
+        drop(raw);
+        loop {
+            let exists = self.store().get(&resource.storage, &place.named().key()).is_some();
+            let mut written = if exists {
+                self.apply_over(place, &value, force, intent).await
+            } else if place.subresource.is_empty() {
+                self.apply_new(place, &value, force, intent).await
+            } else {
+                Err(Status::not_found(&resource.group, &resource.plural, place.name))
+            };
+            match &mut written {
+                // Created or deleted by somebody else meanwhile: look again.
+                Err(status) if !exists && status.reason == "AlreadyExists" => continue,
+                Ok(written) => written.warnings.append(&mut warnings),
+                Err(_) => {}
+            }
+            return written;
+        }
+    }
+
+    async fn apply_over(
+        &self,
+        place: Place<'_>,
+        config: &Value,
+        force: bool,
+        intent: &Intent,
+    ) -> Result<Written, Status> {
+        let resource = place.resource;
+        self.change(place, intent, |old| {
+            let stamp = now();
+            let writer = intent.writer(place.subresource, &stamp);
+            let kind = resource.managed(place.subresource);
+            let value = managed::apply(&kind, Some(old), config, &writer, force)?;
+            let value = self.complete(place, value)?;
+            Ok(Wanted { value, tracking: Tracking::Done })
+        })
+        .await
+    }
+
+    /// An applied object is decoded like any other before it is written.
+    fn complete(&self, place: Place<'_>, mut value: Value) -> Result<Value, Status> {
+        if value["metadata"]["name"].as_str().unwrap_or_default().is_empty() {
+            value["metadata"]["name"] = place.name.into();
+        }
+        let mut warnings = Vec::new();
+        self.admit_body(place.resource, place.namespace, &mut value, None, FieldValidation::Ignore, &mut warnings)?;
+        Ok(value)
+    }
+
+    async fn apply_new(
+        &self,
+        place: Place<'_>,
+        config: &Value,
+        force: bool,
+        intent: &Intent,
+    ) -> Result<Written, Status> {
+        let resource = place.resource;
+        if let Some(uid) = config["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+            let detail = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(Status::conflict(&resource.group, &resource.plural, place.name, &detail));
+        }
+        let stamp = now();
+        let value = managed::apply(&resource.managed(""), None, config, &intent.writer("", &stamp), force)?;
+        let mut value = self.complete(place, value)?;
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
+        self.create_named(resource, place.namespace, value, intent, &stamp, Vec::new(), Tracking::Done).await
+    }
+}
+
+fn name_missing(expected: &str) -> Status {
+    let detail = format!("the name of the object ({expected} based on URL) was undeterminable: name must be provided");
+    Status::bad_request(detail)
+}
+
+fn apply_needs_manager() -> Status {
+    Status::invalid(
+        "meta.k8s.io",
+        "PatchOptions",
+        "",
+        &[FieldError::required("fieldManager", "is required for apply patch")],
+    )
+}

@@ -1,0 +1,109 @@
+//! Bodies in and out: JSON and YAML, bounded in size and depth.
+
+use http::StatusCode;
+use serde_json::Value;
+
+use crate::go_json;
+use crate::status::Status;
+
+/// The largest body that is read, as in the real server.
+pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
+
+/// The media types that carry whole objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Media {
+    Json,
+    Yaml,
+}
+
+impl Media {
+    /// A missing type is JSON.
+    pub fn of(content_type: Option<&str>) -> Result<Self, Status> {
+        let essence = content_type.unwrap_or("").split(';').next().unwrap_or_default().trim();
+        match essence {
+            "" | "application/json" | "*/*" => Ok(Self::Json),
+            "application/yaml" => Ok(Self::Yaml),
+            _ => Err(unsupported_media(&[
+                "application/json",
+                "application/yaml",
+                "application/vnd.kubernetes.protobuf",
+                "application/cbor",
+            ])),
+        }
+    }
+}
+
+pub fn unsupported_media(accepted: &[&str]) -> Status {
+    Status::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "UnsupportedMediaType",
+        format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            accepted.join(", ")
+        ),
+    )
+}
+
+pub fn too_large() -> Status {
+    Status::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "RequestEntityTooLarge",
+        format!("Request entity too large: limit is {BODY_LIMIT}"),
+    )
+}
+
+/// Reads a body. The error is the parser's own words.
+pub fn decode(media: Media, body: &[u8]) -> Result<Value, String> {
+    match media {
+        Media::Json => {
+            // Go replaces what is not UTF-8 by U+FFFD and reads on.
+            let text = String::from_utf8_lossy(body);
+            let mut value = serde_json::from_str(&text).map_err(|_| go_json::syntax_error(body))?;
+            settle_numbers(&mut value);
+            Ok(value)
+        }
+        Media::Yaml => {
+            let text = str::from_utf8(body).map_err(|_| "yaml: invalid leading UTF-8 octet".to_owned())?;
+            let value = serde_saphyr::from_str(text).map_err(|e| format!("yaml: {}", first_line(&e.to_string())))?;
+            Ok(value)
+        }
+    }
+}
+
+/// `1.0` and `1e3` are whole numbers to Go, which writes them without a fraction.
+fn settle_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let float = number.as_f64().unwrap_or_default();
+            #[allow(clippy::cast_possible_truncation, reason = "guarded: whole and within 53 bits")]
+            if float.fract() == 0.0 && float.abs() < 9_007_199_254_740_992.0 {
+                *value = (float as i64).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(settle_numbers),
+        Value::Object(map) => map.values_mut().for_each(settle_numbers),
+        _ => {}
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default().trim_start_matches("error: ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_bodies_are_refused_not_fatal() {
+        let deep = "[".repeat(1_000_000);
+        let garbage: [&[u8]; 5] = [b"", b"{", b"{\"a\":1}x", deep.as_bytes(), b"\xff\xfe{"];
+        for body in garbage {
+            assert!(decode(Media::Json, body).is_err());
+        }
+        assert!(decode(Media::Json, b"{\"a\":\"\xff\"}").is_ok());
+        for body in ["a: [", "a: &x [*x, *x]\nb: *nope", "\u{0}"] {
+            assert!(decode(Media::Yaml, body.as_bytes()).is_err(), "{body}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What only a node can answer, behind traits that the node fills: container logs and exec.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::status::Status;
+
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
+
+/// The options of `GET pods/x/log`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogOptions {
+    pub container: Option<String>,
+    pub follow: bool,
+    pub previous: bool,
+    pub timestamps: bool,
+    pub tail_lines: Option<u64>,
+    pub limit_bytes: Option<u64>,
+    pub since_seconds: Option<u64>,
+    pub since_time: Option<String>,
+}
+
+/// The options of `exec` and `attach`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExecOptions {
+    pub container: Option<String>,
+    pub command: Vec<String>,
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub tty: bool,
+    /// Join the running process instead of starting one.
+    pub attach: bool,
+}
+
+/// One message between a client and a command in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecFrame {
+    Stdin(Bytes),
+    StdinClosed,
+    Resize { columns: u16, rows: u16 },
+    Stdout(Bytes),
+    Stderr(Bytes),
+    /// The last one: the `Status` that ends the session.
+    Ended(Value),
+}
+
+/// The node's half of a session.
+pub struct ExecSession {
+    pub to_container: mpsc::Sender<ExecFrame>,
+    pub from_container: mpsc::Receiver<ExecFrame>,
+}
+
+/// Reads the logs of a Pod's containers.
+pub trait Logs: Send + Sync {
+    /// Chunks of the log; the channel closes at its end.
+    fn logs(&self, pod: Value, options: LogOptions) -> Answer<mpsc::Receiver<Bytes>>;
+}
+
+/// Runs commands in a Pod's containers.
+pub trait Exec: Send + Sync {
+    fn exec(&self, pod: Value, options: ExecOptions) -> Answer<ExecSession>;
+}
+
+/// What the node has filled in; empty until there is one.
+#[derive(Clone, Default)]
+pub struct Hooks {
+    pub logs: Option<Arc<dyn Logs>>,
+    pub exec: Option<Arc<dyn Exec>>,
+}

@@ -1,0 +1,119 @@
+//! HTTP: from a request to an operation of [`Api`], and from its outcome to a response.
+//!
+//! [`Front`] is a `tower` service, so it runs behind a socket and inside a `kube::Client` alike.
+
+mod discovery;
+mod exec;
+mod openapi;
+mod options;
+mod paths;
+mod reply;
+mod resources;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+pub use reply::ReplyBody;
+
+use crate::api::Api;
+use crate::codec::{self, BODY_LIMIT};
+use crate::faults::RequestFault;
+use crate::status::Status;
+
+/// The whole API as one service.
+#[derive(Clone)]
+pub struct Front {
+    api: Api,
+}
+
+impl Front {
+    pub fn new(api: Api) -> Self {
+        Self { api }
+    }
+
+    async fn serve<B>(&self, request: Request<B>) -> Response<ReplyBody>
+    where
+        B: http_body::Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let writes = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+        let fault = self.api.faults().request(writes).await;
+        if let RequestFault::Refuse(refusal) = fault {
+            return reply::failure(&refusal.status());
+        }
+        let response = match self.route(request).await {
+            Ok(response) => response,
+            Err(status) => reply::failure(&status),
+        };
+        if fault == RequestFault::LoseReply {
+            return reply::failure(&crate::faults::Refusal::Internal.status());
+        }
+        response
+    }
+
+    async fn route<B>(&self, request: Request<B>) -> Result<Response<ReplyBody>, Status>
+    where
+        B: http_body::Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        if let Some(answer) = paths::plain(&self.api, request.method(), request.uri(), request.headers())? {
+            return Ok(answer);
+        }
+        let Some(target) = crate::request::Target::parse(request.uri().path()) else {
+            return Err(Status::no_such_path());
+        };
+        let (parts, body) = request.into_parts();
+        let body = read_body(&parts, body).await?;
+        resources::serve(&self.api, target, parts, body).await
+    }
+}
+
+/// Reads a bounded body; refuses at once what announces itself as too large.
+async fn read_body<B>(parts: &http::request::Parts, body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let announced = parts.headers.get(http::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
+    if announced.is_some_and(|length: usize| length > BODY_LIMIT) {
+        return Err(codec::too_large());
+    }
+    match Limited::new(body, BODY_LIMIT).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(codec::too_large()),
+        Err(error) => Err(Status::bad_request(format!("cannot read the body: {error}"))),
+    }
+}
+
+impl<B> tower::Service<Request<B>> for Front
+where
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Response<ReplyBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let front = self.clone();
+        Box::pin(async move { Ok(front.serve(request).await) })
+    }
+}
+
+/// A refusal that needs no routing.
+pub(crate) fn refuse(status: &Status) -> Response<ReplyBody> {
+    reply::failure(status)
+}

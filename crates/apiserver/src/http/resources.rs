@@ -1,0 +1,399 @@
+//! The verbs on resources: one function each, the same for built-in and custom kinds.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, Method, Response, StatusCode, header};
+use serde_json::Value;
+
+use super::reply::{self, ReplyBody};
+use super::{exec, options};
+use crate::api::{Api, Body, Creation, DeleteOptions, ListRequest, Name, PatchKind, WatchRequest, Written};
+use crate::codec::{self, Media};
+use crate::go_json;
+use crate::hooks::LogOptions;
+use crate::output::Rendering;
+use crate::request::{Query, Target};
+use crate::resource::Resource;
+use crate::status::{FieldError, Status};
+
+/// A request, with everything about it that the verbs need.
+struct Call<'a> {
+    api: &'a Api,
+    resource: Arc<Resource>,
+    target: &'a Target,
+    parts: Parts,
+    query: Query,
+    body: Bytes,
+    rendering: Rendering,
+}
+
+pub(super) async fn serve(
+    api: &Api,
+    target: Target,
+    parts: Parts,
+    body: Bytes,
+) -> Result<Response<ReplyBody>, Status> {
+    let registry = api.registry();
+    let Some(resource) = registry.find(&target.group, &target.version, &target.resource) else {
+        let known = registry.all().any(|r| r.is_builtin() && r.group == target.group);
+        return Err(if known { Status::page_not_found() } else { Status::no_such_path() });
+    };
+    // A namespaced object is addressed through its namespace; only lists and watches go without.
+    let scope_fits = match (&target.namespace, resource.namespaced) {
+        (Some(_), namespaced) => namespaced,
+        (None, true) => target.name.is_none(),
+        (None, false) => true,
+    };
+    if !scope_fits {
+        return Err(Status::page_not_found());
+    }
+    let query = Query::parse(parts.uri.query());
+    let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
+    let rendering = Rendering::negotiate(accept, query.get("includeObject"));
+    let is_log = target.subresource.as_deref() == Some("log");
+    let rendering = match rendering {
+        Some(rendering) => rendering,
+        None if is_log => Rendering::Whole,
+        None => return Err(not_acceptable(accept.unwrap_or_default())),
+    };
+    let call = Call { api, resource, target: &target, parts, query, body, rendering };
+    call.dispatch().await
+}
+
+fn not_acceptable(accept: &str) -> Status {
+    const TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    if accept.contains("application/json") {
+        let message = format!("only the following media types are accepted: {TYPES}");
+        return Status::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message);
+    }
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}");
+    Status::bare(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+}
+
+fn method_not_allowed() -> Status {
+    Status::method_not_allowed("the server does not allow this method on the requested resource")
+}
+
+impl Call<'_> {
+    async fn dispatch(self) -> Result<Response<ReplyBody>, Status> {
+        let verb = self.parts.method.clone();
+        match (self.target.name.is_some(), self.target.subresource.as_deref()) {
+            (false, _) => match verb {
+                Method::GET if self.target.watch_prefix || self.query.flag("watch") => self.watch(),
+                Method::GET => self.list(),
+                Method::POST => self.create().await,
+                Method::DELETE => self.delete_collection().await,
+                _ => Err(method_not_allowed()),
+            },
+            (true, None) => match verb {
+                Method::GET if self.target.watch_prefix => self.watch(),
+                Method::GET => self.get(),
+                Method::PUT => self.update("").await,
+                Method::PATCH => self.patch("").await,
+                Method::DELETE => self.delete().await,
+                _ => Err(method_not_allowed()),
+            },
+            (true, Some(subresource)) => self.subresource(verb, subresource).await,
+        }
+    }
+
+    async fn subresource(&self, verb: Method, subresource: &str) -> Result<Response<ReplyBody>, Status> {
+        if !self.resource.has_subresource(subresource) {
+            return Err(match (self.resource.is_builtin(), &self.target.name) {
+                (false, Some(name)) => Status::not_found(&self.resource.group, &self.resource.plural, name),
+                _ => Status::page_not_found(),
+            });
+        }
+        match (subresource, verb) {
+            ("status", Method::GET) => self.get(),
+            ("status", Method::PUT) => self.update("status").await,
+            ("status", Method::PATCH) => self.patch("status").await,
+            ("scale", Method::GET) => {
+                let scale = self.api.scale(&self.resource, &self.name()?)?;
+                Ok(reply::json(StatusCode::OK, &scale))
+            }
+            ("scale", Method::PUT) => self.update_scale().await,
+            ("scale", Method::PATCH) => self.patch_scale().await,
+            ("log", Method::GET) => self.log().await,
+            ("exec" | "attach", Method::GET | Method::POST) => {
+                exec::serve(self.api, &self.resource, &self.name()?, &self.parts, &self.query, subresource).await
+            }
+            ("binding", Method::POST) => self.bind().await,
+            ("eviction", Method::POST) => self.evict().await,
+            ("finalize", Method::PUT) => self.update("finalize").await,
+            (_, verb) => Err(self.unsupported(&verb)),
+        }
+    }
+
+    /// Custom resources say which verb they lack; the others only that they do.
+    fn unsupported(&self, method: &Method) -> Status {
+        let verb = match *method {
+            Method::POST => "create",
+            Method::DELETE => "delete",
+            _ => "get",
+        };
+        if self.resource.is_builtin() {
+            return method_not_allowed();
+        }
+        let what = crate::status::qualified(&self.resource.group, &self.resource.plural);
+        let message = format!("{verb} is not supported on resources of kind {what:?}");
+        Status::method_not_allowed(message).about("", &self.resource.group, &self.resource.plural)
+    }
+
+    fn namespace(&self) -> Option<&str> {
+        self.target.namespace.as_deref()
+    }
+
+    fn name(&self) -> Result<Name<'_>, Status> {
+        let name = self.target.name.as_deref().ok_or_else(Status::page_not_found)?;
+        Ok(Name { namespace: self.namespace(), name })
+    }
+
+    fn get(&self) -> Result<Response<ReplyBody>, Status> {
+        let object = self.api.find(&self.resource, &self.name()?)?;
+        Ok(self.answer(StatusCode::OK, Body::Stored(object), &[]))
+    }
+
+    fn list(&self) -> Result<Response<ReplyBody>, Status> {
+        let request = ListRequest::parse(self.namespace(), &self.query)?;
+        let listing = self.api.list(&self.resource, &request)?;
+        let mut out = BytesMut::new();
+        self.rendering.list(&self.resource, &listing, &mut out);
+        Ok(reply::encoded(StatusCode::OK, out))
+    }
+
+    fn watch(&self) -> Result<Response<ReplyBody>, Status> {
+        let mut request = WatchRequest::parse(self.namespace(), &self.query)?;
+        if let Some(name) = &self.target.name {
+            request.only(name);
+        }
+        match self.api.watch(&self.resource, &request, self.rendering.clone()) {
+            Ok(watcher) => Ok(reply::watch(watcher)),
+            // A watch that cannot start where it was asked to says so as its first and only event.
+            Err(status) if status.code == StatusCode::GONE => {
+                let event = serde_json::json!({"type": "ERROR", "object": status.to_json()});
+                Ok(reply::json(StatusCode::OK, &event))
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    async fn create(&self) -> Result<Response<ReplyBody>, Status> {
+        let intent = options::intent("CreateOptions", &self.query, &self.parts.headers, false)?;
+        if self.resource.namespaced && self.namespace().is_none() {
+            return Err(method_not_allowed());
+        }
+        let creation = self.decode()?;
+        let written = self.api.create(&self.resource, self.namespace(), creation, &intent).await?;
+        Ok(self.written(written))
+    }
+
+    async fn update(&self, subresource: &str) -> Result<Response<ReplyBody>, Status> {
+        let intent = options::intent("UpdateOptions", &self.query, &self.parts.headers, false)?;
+        let body = self.decode()?;
+        let written = self.api.update(&self.resource, &self.name()?, subresource, body, &intent).await?;
+        Ok(self.written(written))
+    }
+
+    async fn patch(&self, subresource: &str) -> Result<Response<ReplyBody>, Status> {
+        let kind = self.patch_kind()?;
+        let apply = matches!(kind, PatchKind::Apply { .. });
+        let intent = options::intent("PatchOptions", &self.query, &self.parts.headers, apply)?;
+        let patch = self.decode_patch(kind)?;
+        let written = self.api.patch(&self.resource, &self.name()?, subresource, kind, patch, &intent).await?;
+        Ok(self.written(written))
+    }
+
+    async fn delete(&self) -> Result<Response<ReplyBody>, Status> {
+        let options = self.delete_options()?;
+        let body = self.api.delete(&self.resource, &self.name()?, &options).await?;
+        Ok(self.answer(StatusCode::OK, body, &[]))
+    }
+
+    async fn delete_collection(&self) -> Result<Response<ReplyBody>, Status> {
+        if !self.resource.deletes_collections() || (self.resource.namespaced && self.namespace().is_none()) {
+            return Err(method_not_allowed());
+        }
+        let options = self.delete_options()?;
+        let request = ListRequest::parse(self.namespace(), &self.query)?;
+        let listing = self.api.delete_collection(&self.resource, &request, &options).await?;
+        let mut out = BytesMut::new();
+        self.rendering.list(&self.resource, &listing, &mut out);
+        Ok(reply::encoded(StatusCode::OK, out))
+    }
+
+    async fn update_scale(&self) -> Result<Response<ReplyBody>, Status> {
+        let intent = options::intent("UpdateOptions", &self.query, &self.parts.headers, false)?;
+        let scale = self.decode()?.value;
+        let scale = self.api.update_scale(&self.resource, &self.name()?, scale, &intent).await?;
+        Ok(reply::json(StatusCode::OK, &scale))
+    }
+
+    async fn patch_scale(&self) -> Result<Response<ReplyBody>, Status> {
+        let kind = self.patch_kind()?;
+        let intent = options::intent("PatchOptions", &self.query, &self.parts.headers, false)?;
+        let patch = self.decode_patch(kind)?.value;
+        let scale = self.api.patch_scale(&self.resource, &self.name()?, kind, &patch, &intent).await?;
+        Ok(reply::json(StatusCode::OK, &scale))
+    }
+
+    async fn bind(&self) -> Result<Response<ReplyBody>, Status> {
+        let intent = options::intent("CreateOptions", &self.query, &self.parts.headers, false)?;
+        let binding = self.decode()?.value;
+        let done = self.api.bind(&self.resource, &self.name()?, &binding, &intent).await?;
+        Ok(reply::json(StatusCode::CREATED, &done))
+    }
+
+    async fn evict(&self) -> Result<Response<ReplyBody>, Status> {
+        let eviction = self.decode()?.value;
+        let options = DeleteOptions::parse(&eviction["deleteOptions"])?;
+        self.api.delete(&self.resource, &self.name()?, &options).await?;
+        let done = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+        Ok(reply::json(StatusCode::CREATED, &done))
+    }
+
+    async fn log(&self) -> Result<Response<ReplyBody>, Status> {
+        let number = |key: &str| self.query.number(key).map(|n| n.and_then(|n| u64::try_from(n).ok()));
+        let text = |key: &str| Some(self.query.get(key)).filter(|s| !s.is_empty()).map(str::to_owned);
+        let options = LogOptions {
+            container: text("container"),
+            follow: self.query.flag("follow"),
+            previous: self.query.flag("previous"),
+            timestamps: self.query.flag("timestamps"),
+            tail_lines: number("tailLines")?,
+            limit_bytes: number("limitBytes")?,
+            since_seconds: number("sinceSeconds")?,
+            since_time: text("sinceTime"),
+        };
+        let chunks = self.api.logs(&self.resource, &self.name()?, options).await?;
+        Ok(reply::log(chunks))
+    }
+
+    fn answer(&self, code: StatusCode, body: Body, warnings: &[String]) -> Response<ReplyBody> {
+        reply::object(code, &self.resource, body, &self.rendering, warnings)
+    }
+
+    fn written(&self, written: Written) -> Response<ReplyBody> {
+        let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
+        self.answer(code, written.body, &written.warnings)
+    }
+
+    fn decode(&self) -> Result<Creation, Status> {
+        let media = Media::of(content_type(&self.parts.headers))?;
+        let value = codec::decode(media, &self.body).map_err(|problem| {
+            let problem = match media {
+                Media::Json => format!("couldn't get version/kind; json parse error: {problem}"),
+                Media::Yaml => problem,
+            };
+            self.resource.unrecognized(&problem, &self.body)
+        })?;
+        let value = match value {
+            // Nothing at all is an object with nothing in it.
+            Value::Null if self.resource.is_builtin() => serde_json::json!({}),
+            value => value,
+        };
+        if !value.is_object() && !value.is_null() {
+            let problem = format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct \
+                 {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+                go_json::type_name(&value)
+            );
+            return Err(self.resource.unrecognized(&problem, &self.body));
+        }
+        if !self.resource.is_builtin() && value["kind"].as_str().unwrap_or_default().is_empty() {
+            let problem = format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(&self.body));
+            return Err(self.resource.unrecognized(&problem, &self.body));
+        }
+        Ok(Creation { value, raw: (media == Media::Json).then(|| self.body.clone()) })
+    }
+
+    fn patch_kind(&self) -> Result<PatchKind, Status> {
+        let essence = content_type(&self.parts.headers).unwrap_or_default().split(';').next().unwrap_or_default();
+        match essence.trim() {
+            "application/json-patch+json" => Ok(PatchKind::Json),
+            "application/merge-patch+json" => Ok(PatchKind::Merge),
+            "application/strategic-merge-patch+json" if self.resource.is_builtin() => Ok(PatchKind::Strategic),
+            "application/apply-patch+yaml" => Ok(PatchKind::Apply { force: self.query.flag("force") }),
+            _ if self.resource.is_builtin() => Err(Status::bare(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "UnsupportedMediaType",
+                "415: Unsupported Media Type",
+            )),
+            _ => Err(codec::unsupported_media(&[
+                "application/json-patch+json",
+                "application/merge-patch+json",
+                "application/apply-patch+yaml",
+            ])),
+        }
+    }
+
+    fn decode_patch(&self, kind: PatchKind) -> Result<Creation, Status> {
+        let yaml = matches!(kind, PatchKind::Apply { .. }) && !self.body.trim_ascii_start().starts_with(b"{");
+        let media = if yaml { Media::Yaml } else { Media::Json };
+        let value = codec::decode(media, &self.body).map_err(|problem| match kind {
+            PatchKind::Apply { .. } => {
+                Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {problem}"))
+            }
+            _ => Status::bad_request(format!("error decoding patch: {problem}")),
+        })?;
+        if matches!(kind, PatchKind::Apply { .. }) && !value.is_object() && !value.is_null() {
+            return Err(Status::bad_request(format!(
+                "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go \
+                 value of type map[string]interface {{}}",
+                go_json::type_name(&value)
+            )));
+        }
+        Ok(Creation { value, raw: (media == Media::Json).then(|| self.body.clone()) })
+    }
+
+    fn delete_options(&self) -> Result<DeleteOptions, Status> {
+        let mut value = match self.body.is_empty() {
+            true => Value::Null,
+            false => {
+                let media = Media::of(content_type(&self.parts.headers))?;
+                codec::decode(media, &self.body).map_err(|problem| {
+                    Status::bad_request(format!("couldn't get version/kind; json parse error: {problem}"))
+                })?
+            }
+        };
+        check_options_type(&value)?;
+        if value.is_null() {
+            value = serde_json::json!({});
+            if let Some(grace) = self.query.number("gracePeriodSeconds")? {
+                value["gracePeriodSeconds"] = grace.into();
+            }
+            if self.query.has("propagationPolicy") {
+                value["propagationPolicy"] = self.query.get("propagationPolicy").into();
+            }
+            if self.query.has("orphanDependents") {
+                value["orphanDependents"] = self.query.flag("orphanDependents").into();
+            }
+        }
+        let mut errors: Vec<FieldError> = Vec::new();
+        let dry_run = options::dry_run(&self.query, &mut errors);
+        if !errors.is_empty() {
+            return Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &errors));
+        }
+        let mut parsed = DeleteOptions::parse(&value)?;
+        parsed.dry_run |= dry_run;
+        Ok(parsed)
+    }
+}
+
+/// The body of a DELETE is `DeleteOptions`, of the group or of `v1`, or nothing.
+fn check_options_type(value: &Value) -> Result<(), Status> {
+    let kind = value["kind"].as_str().unwrap_or("DeleteOptions");
+    if kind == "DeleteOptions" {
+        return Ok(());
+    }
+    let version = value["apiVersion"].as_str().unwrap_or("v1");
+    Err(Status::bad_request(format!(
+        "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
+    )))
+}
+
+fn content_type(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok())
+}
