@@ -182,6 +182,9 @@ fn table(resource: &Resource, values: &[Value], metadata: &mut Value, include: I
         .iter()
         .map(|value| {
             let mut row = json!({"cells": resource.cells(value)});
+            if let Some(conditions) = resource.row_conditions(value) {
+                row["conditions"] = conditions;
+            }
             match include {
                 Include::None => {}
                 Include::Metadata => row["object"] = partial(value, "PartialObjectMetadata"),

@@ -13,6 +13,7 @@ use crate::request::Selection;
 use crate::schema::{self, Definitions, Link, Schema};
 use crate::status::{FieldError, Status};
 use crate::store::Object;
+use crate::table;
 
 /// The table that both groups' events are in.
 const EVENTS: &str = "events";
@@ -410,22 +411,18 @@ impl Resource {
     }
 
     pub(crate) fn validate_update(&self, new: &Value, old: &Value, subresource: &str) -> Vec<FieldError> {
-        // The metadata is judged twice, by the server and by the kind, and what is wrong with it told twice.
-        let mut errors = Vec::new();
-        let path = builtin::Path::root("metadata");
-        builtin::metadata::validate_update(&new["metadata"], &old["metadata"], &path, &mut errors);
         match &self.origin {
-            Origin::Builtin { kind, .. } if subresource == "status" => errors.extend(kind.validate_status_update(new, old)),
-            Origin::Builtin { .. } if matches!(subresource, "finalize" | "binding") => errors.clear(),
+            Origin::Builtin { kind, .. } if subresource == "status" => kind.validate_status_update(new, old),
+            Origin::Builtin { .. } if matches!(subresource, "finalize" | "binding") => Vec::new(),
             Origin::Builtin { kind, .. } => {
-                errors.extend(kind.validate_update(new, old));
+                let mut errors = kind.validate_update(new, old);
                 if self.is_definition() {
                     errors.extend(schema::crd::validate_crd(new, Some(old)));
                 }
+                errors
             }
-            Origin::Custom(custom) => errors.extend(custom.validate_update(new, old, subresource, self.namespaced)),
+            Origin::Custom(custom) => custom.validate_update(new, old, subresource, self.namespaced),
         }
-        errors
     }
 
     pub(crate) fn is_definition(&self) -> bool {
@@ -657,15 +654,21 @@ impl Resource {
     // Tables.
 
     pub(crate) fn columns(&self) -> Value {
-        match &self.origin {
-            Origin::Builtin { kind, .. } => crate::table::columns(kind),
+        let columns = match &self.origin {
+            Origin::Builtin { kind, .. } => table::columns(kind),
             Origin::Custom(custom) => custom.columns(),
-        }
+        };
+        columns.iter().map(table::Column::to_json).collect()
     }
 
-    pub(crate) fn cells(&self, value: &Value) -> Value {
+    /// What a table row says beside its cells.
+    pub(crate) fn row_conditions(&self, value: &Value) -> Option<Value> {
+        self.kind_part().and_then(|kind| table::row_conditions(kind, value))
+    }
+
+    pub(crate) fn cells(&self, value: &Value) -> Vec<Value> {
         match &self.origin {
-            Origin::Builtin { kind, .. } => crate::table::cells(kind, value, jiff::Timestamp::now()),
+            Origin::Builtin { kind, .. } => table::cells(kind, value, jiff::Timestamp::now()),
             Origin::Custom(custom) => custom.cells(value),
         }
     }

@@ -26,7 +26,7 @@ pub use read::{ListRequest, Listing};
 pub use watch::{WatchRequest, Watcher};
 
 use crate::allocate::Addresses;
-use crate::builtin::{pod, service};
+use crate::builtin::pod;
 use crate::faults::Faults;
 use crate::hooks::Hooks;
 use crate::merge::managed::Writer;
@@ -253,14 +253,13 @@ impl Api {
     }
 
     /// Gives a Service the addresses and ports it asks for but does not name.
-    fn allocate(&self, resource: &Resource, value: &mut Value, dry_run: bool) -> Result<(), Status> {
+    fn allocate(&self, resource: &Resource, value: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<(), Status> {
         if &*resource.storage != "services" {
             return Ok(());
         }
-        self.inner.addresses.assign(value, dry_run).map_err(|errors| {
+        self.inner.addresses.assign(value, old, dry_run).map_err(|errors| {
             Status::invalid(&resource.group, &resource.kind, value["metadata"]["name"].as_str().unwrap_or_default(), &errors)
         })?;
-        debug_assert!(!service::needs_cluster_ip(value));
         Ok(())
     }
 }

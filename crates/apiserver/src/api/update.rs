@@ -94,7 +94,7 @@ impl Api {
             if new == old {
                 return Ok(Written { body: Body::Stored(live), created: false, warnings: Vec::new() });
             }
-            self.allocate(place.resource, &mut new, intent.dry_run)?;
+            self.allocate(place.resource, &mut new, Some(&old), intent.dry_run)?;
             if intent.dry_run {
                 return Ok(Written { body: Body::Fresh(new), created: false, warnings: Vec::new() });
             }

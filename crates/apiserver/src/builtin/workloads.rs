@@ -324,6 +324,10 @@ pub(crate) const DAEMON_SET: Strategy = Strategy {
         pod::template_defaults(spec);
         rolling_update(spec, "updateStrategy", &[("maxUnavailable", 1.into()), ("maxSurge", 0.into())]);
         spec.fill("revisionHistoryLimit", 10);
+        // Part of how the version is written, so whoever writes the object owns it.
+        if set.at(&["metadata", "annotations"]).str_of(TEMPLATE_GENERATION).is_empty() {
+            template_generation(set, 0);
+        }
     },
     create: |set, _| template_generation(set, 1),
     update: |new, old| {
