@@ -2,8 +2,8 @@
 
 use super::metadata::NameRule;
 use super::{
-    Generation, Kind, PLAIN, Recheck, Subresource, cluster, config, cron, endpoints, events, job, network,
-    pod, rbac, resources, service, storage, workloads,
+    Generation, Kind, PLAIN, Recheck, Subresource, cluster, config, cron, definitions, endpoints, events,
+    job, network, pod, rbac, resources, service, storage, workloads,
 };
 
 const EVERY_VERB: &[&str] =
@@ -955,6 +955,6 @@ pub static KINDS: &[Kind] = &[
         status: Some("apiextensions.CustomResourceDefinitionStatus"),
         unconditional_update: false,
         create_on_update: false,
-        strategy: &PLAIN,
+        strategy: &definitions::DEFINITION,
     },
 ];

@@ -307,7 +307,6 @@ fn validate_stateful_set(set: &Value, errors: &mut Errors) {
     let chosen = spec.sub("selector");
     required_selector(chosen, "statefulset", &path, errors);
     if selector::is_broken(chosen) {
-        errors.push(path.child("selector").invalid_text("", ""));
         return;
     }
     let template = spec.sub("template");

@@ -123,7 +123,7 @@ fn containers(template: &Value, cells: &mut Vec<Value>) {
 }
 
 /// `a=b,c in (d,e),!f`, ordered by key.
-pub(super) fn selector_text(selector: &Value) -> String {
+pub(crate) fn selector_text(selector: &Value) -> String {
     let mut parts: Vec<(&str, String)> = Vec::new();
     for (key, value) in selector.map("matchLabels").into_iter().flatten() {
         parts.push((key, format!("{key}={}", value.as_str().unwrap_or_default())));

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub use age::{human, since};
+pub(crate) use cells::selector_text;
 pub use custom::{CustomColumn, custom_cells, custom_columns};
 
 use crate::builtin::Kind;

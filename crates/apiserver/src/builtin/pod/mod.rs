@@ -1,5 +1,6 @@
 //! Pods, and the templates that others make pods from.
 
+mod binding;
 mod container;
 mod defaults;
 mod placement;
@@ -14,6 +15,7 @@ use super::access::{Peek, Poke};
 use super::quantity::Quantity;
 use super::{PLAIN, Strategy};
 
+pub use binding::{bind, validate as validate_binding};
 pub(crate) use defaults::{claim_spec as claim_defaults, template as template_defaults};
 pub(crate) use placement::{node_selector_terms, tolerations};
 pub(crate) use validate::template as validate_template;
