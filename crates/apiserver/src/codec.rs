@@ -82,6 +82,14 @@ fn settle_numbers(value: &mut Value) {
                 *value = (float as i64).into();
             }
         }
+        // Beyond 63 bits Go computes with floats.
+        Value::Number(number) if number.is_u64() && number.as_i64().is_none() => {
+            #[allow(clippy::cast_precision_loss, reason = "the loss is what Go does")]
+            let float = number.as_u64().unwrap_or_default() as f64;
+            if let Ok(rounded) = float.to_string().parse::<u64>() {
+                *value = rounded.into();
+            }
+        }
         Value::Array(items) => items.iter_mut().for_each(settle_numbers),
         Value::Object(map) => map.values_mut().for_each(settle_numbers),
         _ => {}

@@ -186,7 +186,7 @@ fn table(resource: &Resource, values: &[Value], metadata: &mut Value, include: I
                 row["conditions"] = conditions;
             }
             match include {
-                Include::None => {}
+                Include::None => row["object"] = Value::Null,
                 Include::Metadata => row["object"] = partial(value, "PartialObjectMetadata"),
                 Include::Object => row["object"] = value.clone(),
             }

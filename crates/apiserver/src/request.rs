@@ -40,7 +40,8 @@ impl Target {
         let parts: &[&str] = match rest.as_slice() {
             ["namespaces", _, "status" | "finalize"] | ["namespaces"] | ["namespaces", _] => &rest,
             ["namespaces", namespace, tail @ ..] => {
-                target.namespace = Some(own(namespace));
+                // An empty namespace is all of them.
+                target.namespace = Some(own(namespace)).filter(|namespace| !namespace.is_empty());
                 tail
             }
             all => all,

@@ -356,6 +356,13 @@ impl Resource {
         }
     }
 
+    /// What admission adds to a changed object.
+    pub(crate) fn admit_update(&self, new: &mut Value, old: &Value) {
+        if let Some(kind) = self.kind_part() {
+            kind.admit_update(new, old);
+        }
+    }
+
     pub(crate) fn prepare_create(&self, value: &mut Value, now: &str) {
         match &self.origin {
             Origin::Builtin { kind, .. } => {
@@ -580,6 +587,10 @@ impl Resource {
         } else if self.is_builtin() {
             let mut value = object.value();
             events::to_events_v1(&mut value);
+            if let Some(object) = value.as_object_mut() {
+                object.remove("apiVersion");
+                object.remove("kind");
+            }
             serde_json::to_writer(out.writer(), &value).expect("JSON values encode into memory");
         } else {
             self.write_typed(object, out);
@@ -678,11 +689,7 @@ impl Resource {
     /// The Scale of an object.
     pub(crate) fn scale_of(&self, value: &Value) -> Result<Value, Status> {
         let (replicas, current, selector) = match &self.origin {
-            Origin::Builtin { .. } => (
-                value["spec"]["replicas"].as_i64().unwrap_or(0),
-                value["status"]["replicas"].as_i64().unwrap_or(0),
-                Some(selector_text(&value["spec"]["selector"])),
-            ),
+            Origin::Builtin { .. } => return Ok(builtin::scale::of(value)),
             Origin::Custom(custom) => custom.scale_values(value)?,
         };
         let metadata = &value["metadata"];
@@ -733,26 +740,6 @@ fn old_version(group: &str, api_version: &str) -> bool {
             | ("events.k8s.io", "events.k8s.io/v1beta1")
             | ("coordination.k8s.io", "coordination.k8s.io/v1beta1")
     )
-}
-
-/// A label selector as a query would write it.
-fn selector_text(selector: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let labels = selector["matchLabels"].as_object().into_iter().flatten();
-    let mut parts: Vec<String> = labels.map(|(key, value)| format!("{key}={}", text(value))).collect();
-    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
-        let key = text(&expression["key"]);
-        let mut values: Vec<String> = expression["values"].as_array().into_iter().flatten().map(text).collect();
-        values.sort();
-        let values = values.join(",");
-        parts.push(match expression["operator"].as_str().unwrap_or_default() {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "DoesNotExist" => format!("!{key}"),
-            _ => key,
-        });
-    }
-    parts.join(",")
 }
 
 fn prefix(api_version: &str, kind: &str) -> Bytes {

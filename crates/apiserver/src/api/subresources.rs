@@ -11,6 +11,7 @@ use super::create::Tracking;
 use super::patch::PatchKind;
 use super::update::{Place, Wanted};
 use super::{Api, Intent, Name};
+use crate::builtin::pod;
 use crate::hooks::{ExecOptions, ExecSession, LogOptions};
 use crate::merge::{json_patch, managed, merge_patch};
 use crate::resource::Resource;
@@ -108,20 +109,15 @@ impl Api {
         if binding["metadata"]["name"].as_str().is_some_and(|name| !name.is_empty() && name != named.name) {
             return Err(Status::bad_request("name in URL does not match name in Binding object"));
         }
-        let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
-        if node.is_empty() {
-            let error = FieldError::required("target.name", "");
-            return Err(Status::invalid("", "Binding", named.name, &[error]));
+        let errors = pod::validate_binding(binding);
+        if !errors.is_empty() {
+            return Err(Status::invalid("", "Binding", named.name, &errors));
         }
         let place = Place { resource, namespace: named.namespace, name: named.name, subresource: "binding" };
         self.change(place, intent, |old| {
-            if let Some(bound) = old["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
-                let detail = format!("pod {} is already assigned to node {bound:?}", named.name);
-                return Err(Status::conflict("", "pods/binding", named.name, &detail));
-            }
             let mut value = old.clone();
-            value["spec"]["nodeName"] = node.as_str().into();
-            mark_scheduled(&mut value);
+            pod::bind(&mut value, binding, &super::now())
+                .map_err(|detail| Status::conflict("", "pods/binding", named.name, &detail))?;
             Ok(Wanted { value, tracking: Tracking::Done })
         })
         .await?;
@@ -183,18 +179,6 @@ fn disown_scale(value: &mut Value) {
 
 fn no_node() -> Status {
     Status::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "no node runs Pods for this API server")
-}
-
-fn mark_scheduled(pod: &mut Value) {
-    let condition =
-        json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": super::now()});
-    match pod["status"]["conditions"].as_array_mut() {
-        Some(conditions) => {
-            conditions.retain(|c| c["type"] != "PodScheduled");
-            conditions.push(condition);
-        }
-        None => pod["status"]["conditions"] = json!([condition]),
-    }
 }
 
 /// The container meant, or the list to choose from.

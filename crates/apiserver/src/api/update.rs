@@ -149,7 +149,10 @@ impl Api {
             "status" => resource.prepare_status(new, old),
             "finalize" => resource.prepare_finalize(new, old),
             "binding" => {}
-            _ => resource.prepare_update(new, old),
+            _ => {
+                resource.admit_update(new, old);
+                resource.prepare_update(new, old);
+            }
         }
         let errors = resource.validate_update(new, old, place.subresource);
         self.invalid(resource, place.name, &errors)?;

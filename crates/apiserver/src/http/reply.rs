@@ -71,12 +71,17 @@ pub(super) fn object(
         Body::Fresh(value) => json(code, &rendering.value(resource, value)),
     };
     for warning in warnings {
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            response.headers_mut().append(header::WARNING, value);
-        }
+        warn(&mut response, warning);
     }
     response
+}
+
+/// Adds a `Warning` that `kubectl` shows.
+pub(super) fn warn(response: &mut Response<ReplyBody>, warning: &str) {
+    let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+        response.headers_mut().append(header::WARNING, value);
+    }
 }
 
 /// Lines as they come, for as long as the client listens.

@@ -58,9 +58,31 @@ pub(super) async fn serve(
         None if is_log => Rendering::Whole,
         None => return Err(not_acceptable(accept.unwrap_or_default(), query.flag("watch"))),
     };
-    check_plurality(&rendering, accept.unwrap_or_default(), &resource, target.name.is_none())?;
+    if !query.flag("watch") && !target.watch_prefix {
+        check_plurality(&rendering, accept.unwrap_or_default(), &resource, target.name.is_none())?;
+    }
+    if matches!(rendering, Rendering::Table { .. }) {
+        check_include(query.get("includeObject"))?;
+    }
+    let notice = resource.deprecation();
     let call = Call { api, resource, target: &target, parts, query, body, rendering };
-    call.dispatch().await
+    match (call.dispatch().await, notice) {
+        (outcome, None) => outcome,
+        (outcome, Some(notice)) => {
+            let mut response = outcome.unwrap_or_else(|status| reply::failure(&status));
+            reply::warn(&mut response, notice);
+            Ok(response)
+        }
+    }
+}
+
+/// What the rows of a table may carry.
+fn check_include(include: &str) -> Result<(), Status> {
+    if matches!(include, "" | "None" | "Metadata" | "Object") {
+        return Ok(());
+    }
+    let error = FieldError::invalid("includeObject", include, "must be 'Metadata', 'Object', 'None', or empty");
+    Err(Status::bad_request(format!("Unable to convert to Table as requested: {error}")))
 }
 
 /// Metadata of one object and of a list are asked for under different names.
@@ -179,6 +201,12 @@ impl Call<'_> {
     }
 
     fn get(&self) -> Result<Response<ReplyBody>, Status> {
+        let version = self.query.get("resourceVersion");
+        if !version.is_empty() && version.parse::<u64>().is_err() {
+            let detail = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
+            let error = FieldError::invalid("resourceVersion", version, detail);
+            return Err(Status::new(StatusCode::INTERNAL_SERVER_ERROR, "", error.to_string()));
+        }
         let object = self.api.find(&self.resource, &self.name()?)?;
         Ok(self.answer(StatusCode::OK, Body::Stored(object), &[]))
     }
@@ -301,14 +329,7 @@ impl Call<'_> {
     }
 
     fn answer(&self, code: StatusCode, body: Body, warnings: &[String]) -> Response<ReplyBody> {
-        match self.resource.deprecation() {
-            None => reply::object(code, &self.resource, body, &self.rendering, warnings),
-            Some(notice) => {
-                let mut all = vec![notice.to_owned()];
-                all.extend_from_slice(warnings);
-                reply::object(code, &self.resource, body, &self.rendering, &all)
-            }
-        }
+        reply::object(code, &self.resource, body, &self.rendering, warnings)
     }
 
     fn written(&self, written: Written) -> Response<ReplyBody> {

@@ -38,6 +38,12 @@ pub(crate) const STRATEGY: Strategy = Strategy {
     create: |pod, now| {
         let class = qos_class(pod);
         pod.set("status", json!({"phase": "Pending", "qosClass": class}));
+        // A negative time to stop in is taken for the shortest.
+        if let Some(spec) = pod.make("spec")
+            && spec.int_of("terminationGracePeriodSeconds").is_some_and(|seconds| seconds < 0)
+        {
+            spec.set("terminationGracePeriodSeconds", 1);
+        }
         mark_gated(pod, now);
     },
     update_status: |new, old, _| {
