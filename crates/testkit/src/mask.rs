@@ -18,7 +18,7 @@ static TIME: LazyLock<Regex> = LazyLock::new(|| {
 static CLUSTER_IP: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\b10\.\d{1,3}\.\d{1,3}\.\d{1,3}\b").expect("a constant"));
 static VERSION_IN_MESSAGE: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"(resource version: |object meta: |in precondition: |current: | \()(\d+)")
+    Regex::new(r"(resource version: |object meta: |in precondition: |current: )(\d+)( \(\d+\))?")
         .expect("a constant")
 });
 static VERSION_IN_QUERY: LazyLock<Regex> =
@@ -171,10 +171,13 @@ impl Masker {
         let text = self.text(text);
         let text = QUOTED_OBJECT.replace_all(&text, "Invalid value: \"{object}\": ");
         VERSION_IN_MESSAGE
-            .replace_all(&text, |found: &Captures<'_>| match self.versions.known(&found[2]) {
-                Some(token) => format!("{}{token}", &found[1]),
-                None if found[2].len() < 3 => found[0].to_owned(),
-                None => format!("{}{{rv}}", &found[1]),
+            .replace_all(&text, |found: &Captures<'_>| {
+                let latest = if found.get(3).is_some() { " ({rv})" } else { "" };
+                match self.versions.known(&found[2]) {
+                    Some(token) => format!("{}{token}{latest}", &found[1]),
+                    None if found[2].len() < 3 => format!("{}{}{latest}", &found[1], &found[2]),
+                    None => format!("{}{{rv}}{latest}", &found[1]),
+                }
             })
             .into_owned()
     }

@@ -488,7 +488,7 @@ fn lease_body(spec: Value) -> Value {
 }
 
 async fn lease(t: &mut Tape) -> Result {
-    let spec = json!({"holderIdentity": "me", "leaseDurationSeconds": 15, "acquireTime": "2001-02-03T04:05:06.123456Z", "renewTime": "2001-02-03T04:05:07Z", "leaseTransitions": 1});
+    let spec = json!({"holderIdentity": "me", "leaseDurationSeconds": 15, "acquireTime": "2001-02-03T04:05:06.123456Z", "renewTime": "2001-02-03T04:05:07.000000Z", "leaseTransitions": 1});
     let mut object = t.post(LEASES, lease_body(spec)).await?.value();
     object["spec"]["renewTime"] = json!("2001-02-03T04:05:08.000000Z");
     t.put(&format!("{LEASES}/a"), object.clone()).await?;
@@ -500,6 +500,7 @@ async fn lease_refused(t: &mut Tape) -> Result {
     make(t, LEASES, lease_body(json!({"leaseDurationSeconds": 0}))).await?;
     make(t, LEASES, lease_body(json!({"leaseTransitions": -1}))).await?;
     make(t, LEASES, lease_body(json!({"renewTime": "yesterday"}))).await?;
+    make(t, LEASES, lease_body(json!({"renewTime": "2001-02-03T04:05:07Z"}))).await?;
     make(t, LEASES, lease_body(json!({}))).await
 }
 
