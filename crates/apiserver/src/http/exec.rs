@@ -42,7 +42,7 @@ pub(super) async fn serve(
     query: &Query,
     subresource: &str,
 ) -> Result<Response<ReplyBody>, Status> {
-    let options = ExecOptions {
+    let mut options = ExecOptions {
         container: Some(query.get("container")).filter(|c| !c.is_empty()).map(str::to_owned),
         command: query.all("command").to_vec(),
         stdin: query.flag("stdin"),
@@ -54,6 +54,8 @@ pub(super) async fn serve(
     if !options.attach && options.command.is_empty() {
         return Err(Status::bad_request("you must specify at least 1 command for the container"));
     }
+    // Before the connection is looked at: a client that tries another protocol must hear what is wrong.
+    let pod = api.exec_target(resource, named, &mut options)?;
     let header = |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let key = header(header::SEC_WEBSOCKET_KEY).to_owned();
     let Some(upgrade) = parts.extensions.get::<OnUpgrade>().cloned().filter(|_| !key.is_empty()) else {
@@ -63,7 +65,7 @@ pub(super) async fn serve(
     let Some(protocol) = PROTOCOLS.iter().find(|p| offered.split(',').any(|o| o.trim() == **p)) else {
         return Err(Status::bad_request(format!("unable to upgrade: none of {offered:?} is spoken here")));
     };
-    let session = api.exec(resource, named, options).await?;
+    let session = api.exec(pod, options).await?;
     tokio::spawn(async move {
         match upgrade.await {
             Ok(stream) => {
