@@ -7,6 +7,8 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
 
+use crate::quantity;
+
 /// Lists of a Pod spec whose items have a name, and what makes it: as Kubernetes itself merges them.
 const LIST_KEYS: [(&str, &[&str]); 12] = [
     ("containers", &["name"]),
@@ -89,12 +91,32 @@ fn polish(schema: &mut Value) {
                 name_list_keys(property, keys);
             }
             polish(property);
+            bound_scalars(name, property);
         }
     }
     for key in ["items", "additionalProperties"] {
         if let Some(inner) = object.get_mut(key) {
             polish(inner);
         }
+    }
+}
+
+/// Refuses what a Pod could not have and k8s-openapi could not read: quantities that are none, ports past their range.
+fn bound_scalars(name: &str, property: &mut Value) {
+    let bounded = match name {
+        _ if QUANTITIES.contains(&name) => Some(property),
+        _ if QUANTITY_MAPS.contains(&name) => property.get_mut("additionalProperties"),
+        "port" if property["x-kubernetes-int-or-string"] == json!(true) => {
+            property["minimum"] = json!(1);
+            property["maximum"] = json!(65535);
+            None
+        }
+        _ => None,
+    };
+    if let Some(quantity) = bounded
+        && quantity["x-kubernetes-int-or-string"] == json!(true)
+    {
+        quantity["pattern"] = json!(quantity::PATTERN);
     }
 }
 

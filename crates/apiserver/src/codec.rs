@@ -27,7 +27,6 @@ impl Media {
                 "application/json",
                 "application/yaml",
                 "application/vnd.kubernetes.protobuf",
-                "application/cbor",
             ])),
         }
     }
@@ -64,8 +63,11 @@ pub fn decode(media: Media, body: &[u8]) -> Result<Value, String> {
         }
         Media::Yaml => {
             let text = str::from_utf8(body).map_err(|_| "yaml: invalid leading UTF-8 octet".to_owned())?;
-            let value = serde_saphyr::from_str(text).map_err(|e| format!("yaml: {}", first_line(&e.to_string())))?;
-            Ok(value)
+            // Of several documents the first counts, and of several equal keys the last.
+            let text = text.split("\n---").next().unwrap_or_default();
+            let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+            serde_saphyr::from_str_with_options(text, options)
+                .map_err(|e| format!("yaml: {}", first_line(&e.to_string())))
         }
     }
 }
@@ -78,6 +80,14 @@ fn settle_numbers(value: &mut Value) {
             #[allow(clippy::cast_possible_truncation, reason = "guarded: whole and within 53 bits")]
             if float.fract() == 0.0 && float.abs() < 9_007_199_254_740_992.0 {
                 *value = (float as i64).into();
+            }
+        }
+        // Beyond 63 bits Go computes with floats.
+        Value::Number(number) if number.is_u64() && number.as_i64().is_none() => {
+            #[allow(clippy::cast_precision_loss, reason = "the loss is what Go does")]
+            let float = number.as_u64().unwrap_or_default() as f64;
+            if let Ok(rounded) = float.to_string().parse::<u64>() {
+                *value = rounded.into();
             }
         }
         Value::Array(items) => items.iter_mut().for_each(settle_numbers),

@@ -10,6 +10,7 @@ use crate::resource::Subresource;
 use crate::schema::parse::Names;
 use crate::schema::{self, Definitions, JsonPath, Rules, Schema};
 use crate::status::{FieldError, Status};
+use crate::table::{Column, CustomColumn, custom_cells, custom_columns};
 
 pub(crate) struct Custom {
     /// The name of the CustomResourceDefinition.
@@ -21,6 +22,7 @@ pub(crate) struct Custom {
     /// The schema as written, encoded.
     openapi: String,
     columns: Vec<Column>,
+    cells: Vec<CustomColumn<Finder>>,
     pub(crate) selectable: Vec<(String, JsonPath)>,
     status: bool,
     scale: Option<Scale>,
@@ -28,10 +30,7 @@ pub(crate) struct Custom {
     defaults: bool,
 }
 
-struct Column {
-    description: Value,
-    path: Option<JsonPath>,
-}
+type Finder = Box<dyn Fn(&Value) -> Vec<Value> + Send + Sync>;
 
 struct Scale {
     replicas: String,
@@ -50,6 +49,7 @@ impl Custom {
             merge_schema.properties.insert("metadata".into(), meta);
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let columns = version["additionalPrinterColumns"].as_array().map(Vec::as_slice).unwrap_or_default();
         let scale = &version["subresources"]["scale"];
         let selectable = version["selectableFields"].as_array().into_iter().flatten().filter_map(|field| {
             let path = field["jsonPath"].as_str()?;
@@ -62,7 +62,8 @@ impl Custom {
             rules,
             defaults: has_default(openapi),
             openapi: openapi.to_string(),
-            columns: columns_of(version),
+            columns: custom_columns(columns),
+            cells: finders(columns),
             selectable: selectable.collect(),
             status: !version["subresources"]["status"].is_null(),
             scale: scale.is_object().then(|| Scale {
@@ -175,7 +176,10 @@ impl Custom {
         if subresource != "status" {
             errors = self.validate_metadata(new, namespaced);
         }
-        metadata::validate_update(&new["metadata"], &old["metadata"], &Path::root("metadata"), &mut errors);
+        // The server and the kind both judge the metadata, and what is wrong with it is told twice.
+        for _ in 0..2 {
+            metadata::validate_update(&new["metadata"], &old["metadata"], &Path::root("metadata"), &mut errors);
+        }
         errors.extend(match subresource {
             "status" => schema::validate::validate_status(&self.schema, new, old),
             _ => schema::validate_update(&self.schema, new, old),
@@ -203,26 +207,12 @@ impl Custom {
         errors
     }
 
-    pub(crate) fn columns(&self) -> Value {
-        let mut columns = vec![json!({
-            "name": "Name", "type": "string", "format": "name",
-            "description": crate::table::name_description(), "priority": 0,
-        })];
-        columns.extend(self.columns.iter().map(|column| column.description.clone()));
-        columns.into()
+    pub(crate) fn columns(&self) -> &[Column] {
+        &self.columns
     }
 
-    pub(crate) fn cells(&self, value: &Value) -> Value {
-        let now = Timestamp::now();
-        let mut cells = vec![value["metadata"]["name"].clone()];
-        cells.extend(self.columns.iter().map(|column| match &column.path {
-            Some(path) => {
-                let ty = column.description["type"].as_str().unwrap_or("string");
-                crate::table::custom_cell(ty, value, path, now)
-            }
-            None => Value::Null,
-        }));
-        cells.into()
+    pub(crate) fn cells(&self, value: &Value) -> Vec<Value> {
+        custom_cells(&self.cells, value, Timestamp::now())
     }
 
     pub(crate) fn scale_values(&self, value: &Value) -> Result<(i64, i64, Option<String>), Status> {
@@ -263,29 +253,16 @@ fn has_default(openapi: &Value) -> bool {
     }
 }
 
-fn columns_of(version: &Value) -> Vec<Column> {
-    let age = json!([{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp",
-        "description": crate::table::age_description()}]);
-    let columns = match version["additionalPrinterColumns"].as_array() {
-        Some(columns) if !columns.is_empty() => columns,
-        _ => age.as_array().map_or(&[][..], Vec::as_slice),
+/// What finds the values of a column; a path that cannot be read finds nothing.
+fn finders(columns: &[Value]) -> Vec<CustomColumn<Finder>> {
+    let finder = |column: &Value| {
+        let path = JsonPath::parse(column["jsonPath"].as_str().unwrap_or_default()).ok();
+        let find: Finder = Box::new(move |value| {
+            path.iter().flat_map(|path| path.select(value)).cloned().collect()
+        });
+        CustomColumn { ty: column["type"].as_str().unwrap_or("string").to_owned(), find }
     };
-    columns
-        .iter()
-        .map(|column| {
-            let text = |key: &str| column[key].as_str().unwrap_or_default();
-            let path = JsonPath::parse(text("jsonPath")).ok();
-            let described = match text("description") {
-                "" => format!("Custom resource definition column (in JSONPath format): {}", text("jsonPath")),
-                given => given.to_owned(),
-            };
-            let description = json!({
-                "name": text("name"), "type": text("type"), "format": text("format"),
-                "description": described, "priority": column["priority"].as_i64().unwrap_or(0),
-            });
-            Column { description, path }
-        })
-        .collect()
+    columns.iter().map(finder).collect()
 }
 
 fn keys(path: &str) -> impl Iterator<Item = &str> {

@@ -215,6 +215,26 @@ impl Scanner<'_> {
     }
 }
 
+/// A value as Go's `%v` prints a decoded object: `map[a:1 b:[x y]]`.
+pub(crate) fn go_map(value: &serde_json::Value) -> String {
+    use serde_json::Value;
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(go_map).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            let pairs: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{}", go_map(value))).collect();
+            format!("map[{}]", pairs.join(" "))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// A value as Go's encoder writes it into a message: safe for HTML.
+pub(crate) fn html_safe(value: &serde_json::Value) -> String {
+    value.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
 /// Text as Go's `%q` prints it.
 pub(crate) fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);

@@ -46,7 +46,8 @@ impl Rendering {
                 parameters.insert(key.to_owned(), value.into());
             }
         }
-        if !matches!(media, "application/json" | "*/*") {
+        // JSON is YAML too.
+        if !matches!(media, "application/json" | "*/*" | "application/yaml") {
             return None;
         }
         let get = |key: &str| parameters.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -181,8 +182,11 @@ fn table(resource: &Resource, values: &[Value], metadata: &mut Value, include: I
         .iter()
         .map(|value| {
             let mut row = json!({"cells": resource.cells(value)});
+            if let Some(conditions) = resource.row_conditions(value) {
+                row["conditions"] = conditions;
+            }
             match include {
-                Include::None => {}
+                Include::None => row["object"] = Value::Null,
                 Include::Metadata => row["object"] = partial(value, "PartialObjectMetadata"),
                 Include::Object => row["object"] = value.clone(),
             }

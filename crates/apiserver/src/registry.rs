@@ -5,6 +5,24 @@ use std::sync::Arc;
 
 use crate::resource::Resource;
 
+/// The order in which the real server lists its groups; others follow by name.
+const ORDER: [&str; 14] = [
+    "",
+    "apps",
+    "events.k8s.io",
+    "autoscaling",
+    "batch",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "storage.k8s.io",
+    "apiextensions.k8s.io",
+    "scheduling.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "discovery.k8s.io",
+];
+
 /// An immutable view; a change makes a new one.
 #[derive(Clone, Default)]
 pub struct Registry {
@@ -58,13 +76,16 @@ impl Registry {
                 versions.push(version.clone());
             }
         }
-        groups
+        let mut groups: Vec<(String, Vec<String>)> = groups
             .into_iter()
             .map(|(group, mut versions)| {
                 versions.sort_by_key(|version| std::cmp::Reverse(priority(version)));
                 (group.to_owned(), versions)
             })
-            .collect()
+            .collect();
+        let rank = |group: &str| ORDER.iter().position(|known| *known == group).unwrap_or(ORDER.len());
+        groups.sort_by_key(|(group, _)| rank(group));
+        groups
     }
 
     pub fn of_version(&self, group: &str, version: &str) -> Vec<Arc<Resource>> {

@@ -40,7 +40,8 @@ impl Target {
         let parts: &[&str] = match rest.as_slice() {
             ["namespaces", _, "status" | "finalize"] | ["namespaces"] | ["namespaces", _] => &rest,
             ["namespaces", namespace, tail @ ..] => {
-                target.namespace = Some(own(namespace));
+                // An empty namespace is all of them.
+                target.namespace = Some(own(namespace)).filter(|namespace| !namespace.is_empty());
                 tail
             }
             all => all,
@@ -62,7 +63,7 @@ impl Target {
     }
 }
 
-/// `None` when the escapes are not UTF-8 or not escapes.
+/// `None` when the escapes are none; what is not UTF-8 is replaced, as Go prints it.
 fn percent_decode(text: &str) -> Option<String> {
     if !text.contains('%') {
         return Some(text.to_owned());
@@ -80,7 +81,7 @@ fn percent_decode(text: &str) -> Option<String> {
             at += 1;
         }
     }
-    String::from_utf8(plain).ok()
+    Some(String::from_utf8_lossy(&plain).into_owned())
 }
 
 /// The query of a request; the last of several equal keys does not matter: the first counts, as in Go.

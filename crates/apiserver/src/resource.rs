@@ -13,6 +13,10 @@ use crate::request::Selection;
 use crate::schema::{self, Definitions, Link, Schema};
 use crate::status::{FieldError, Status};
 use crate::store::Object;
+use crate::table;
+
+/// The table that both groups' events are in.
+const EVENTS: &str = "events";
 
 /// A group, version and plural that objects are served under.
 pub struct Resource {
@@ -236,16 +240,24 @@ impl Resource {
             return Ok(());
         }
         let version = said_version.rsplit('/').next().unwrap_or_default();
-        let problem = match builtin::by_kind(said_version, said_kind) {
-            Some(other) if other.group == self.group && other.kind == self.kind => return Err(Status::bad_request(format!(
-                "the API version in the data ({said_version}) does not match the expected API version ({})",
-                self.api_version
-            ))),
-            Some(other) => {
-                let internal = if self.group.is_empty() { "core" } else { self.group.split('.').next().unwrap_or_default() };
-                format!("converting ({}.{}) to ({internal}.{}): unknown conversion", other.version, other.kind, self.kind)
+        // Lists are kinds too.
+        let element = said_kind.strip_suffix("List").unwrap_or(said_kind);
+        let known = builtin::by_kind(said_version, said_kind)
+            .or_else(|| builtin::by_kind(said_version, element))
+            .or_else(|| builtin::by_kind(said_version, "ConfigMap").filter(|_| said_kind == "List"));
+        let shared = said_version == "v1" && matches!(said_kind, "Status" | "APIVersions" | "APIResourceList" | "APIGroup");
+        let problem = match known {
+            None if old_version(&self.group, said_version) && said_kind == self.kind => {
+                return Err(Status::bad_request(format!(
+                    "the API version in the data ({said_version}) does not match the expected API version ({})",
+                    self.api_version
+                )));
             }
-            None => format!(
+            _ if known.is_some() || shared => {
+                let internal = if self.group.is_empty() { "core" } else { self.group.split('.').next().unwrap_or_default() };
+                format!("converting ({version}.{said_kind}) to ({internal}.{}): unknown conversion", self.kind)
+            }
+            _ => format!(
                 "no kind {said_kind:?} is registered for version {said_version:?} in scheme \"pkg/runtime/scheme.go:111\""
             ),
         };
@@ -344,9 +356,23 @@ impl Resource {
         }
     }
 
+    /// What admission adds to a changed object.
+    pub(crate) fn admit_update(&self, new: &mut Value, old: &Value) {
+        if let Some(kind) = self.kind_part() {
+            kind.admit_update(new, old);
+        }
+    }
+
     pub(crate) fn prepare_create(&self, value: &mut Value, now: &str) {
         match &self.origin {
-            Origin::Builtin { kind, .. } => kind.prepare_create(value, now),
+            Origin::Builtin { kind, .. } => {
+                kind.prepare_create(value, now);
+                if self.is_definition()
+                    && let Some(stored) = schema::crd::storage_version(value)
+                {
+                    value["status"]["storedVersions"] = json!([stored]);
+                }
+            }
             Origin::Custom(custom) => custom.prepare_create(value),
         }
     }
@@ -425,6 +451,17 @@ impl Resource {
 
     pub(crate) fn creates_on_update(&self) -> bool {
         self.kind_part().is_some_and(|kind| kind.create_on_update)
+    }
+
+    /// What users of a kind that is on its way out are told.
+    pub(crate) fn deprecation(&self) -> Option<&'static str> {
+        (self.is_builtin() && self.kind == "Endpoints")
+            .then_some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+    }
+
+    /// The group that messages about the kind name: both views of events speak as the core one.
+    pub(crate) fn spoken_group(&self) -> &str {
+        if self.is_view() { "" } else { &self.group }
     }
 
     /// Kinds whose DELETE answers with the object instead of a Status.
@@ -550,6 +587,10 @@ impl Resource {
         } else if self.is_builtin() {
             let mut value = object.value();
             events::to_events_v1(&mut value);
+            if let Some(object) = value.as_object_mut() {
+                object.remove("apiVersion");
+                object.remove("kind");
+            }
             serde_json::to_writer(out.writer(), &value).expect("JSON values encode into memory");
         } else {
             self.write_typed(object, out);
@@ -602,9 +643,18 @@ impl Resource {
     fn selectable_values(&self, value: &Value) -> Vec<(String, String)> {
         match &self.origin {
             Origin::Builtin { kind, .. } => {
-                // Both views of events select on the stored form.
-                let kind = if self.is_view() { builtin::by_kind("v1", "Event").unwrap_or(kind) } else { kind };
-                kind.selectable.iter().map(|field| ((*field).to_owned(), kind.field(value, field))).collect()
+                let values = |kind: &Kind, value: &Value| -> Vec<(String, String)> {
+                    kind.selectable.iter().map(|field| ((*field).to_owned(), kind.field(value, field))).collect()
+                };
+                if &*self.storage != EVENTS {
+                    return values(kind, value);
+                }
+                // The two views of events name the same fields differently; the values are kept once for both.
+                let mut all = builtin::by_kind("v1", "Event").map(|core| values(core, value)).unwrap_or_default();
+                let mut view = value.clone();
+                events::to_events_v1(&mut view);
+                all.extend(builtin::by_kind("events.k8s.io/v1", "Event").into_iter().flat_map(|kind| values(kind, &view)));
+                all
             }
             Origin::Custom(custom) => {
                 custom.selectable.iter().map(|(name, path)| (name.clone(), path.field(value))).collect()
@@ -615,15 +665,21 @@ impl Resource {
     // Tables.
 
     pub(crate) fn columns(&self) -> Value {
-        match &self.origin {
-            Origin::Builtin { kind, .. } => crate::table::columns(kind),
+        let columns = match &self.origin {
+            Origin::Builtin { kind, .. } => table::columns(kind),
             Origin::Custom(custom) => custom.columns(),
-        }
+        };
+        columns.iter().map(table::Column::to_json).collect()
     }
 
-    pub(crate) fn cells(&self, value: &Value) -> Value {
+    /// What a table row says beside its cells.
+    pub(crate) fn row_conditions(&self, value: &Value) -> Option<Value> {
+        self.kind_part().and_then(|kind| table::row_conditions(kind, value))
+    }
+
+    pub(crate) fn cells(&self, value: &Value) -> Vec<Value> {
         match &self.origin {
-            Origin::Builtin { kind, .. } => crate::table::cells(kind, value, jiff::Timestamp::now()),
+            Origin::Builtin { kind, .. } => table::cells(kind, value, jiff::Timestamp::now()),
             Origin::Custom(custom) => custom.cells(value),
         }
     }
@@ -633,11 +689,7 @@ impl Resource {
     /// The Scale of an object.
     pub(crate) fn scale_of(&self, value: &Value) -> Result<Value, Status> {
         let (replicas, current, selector) = match &self.origin {
-            Origin::Builtin { .. } => (
-                value["spec"]["replicas"].as_i64().unwrap_or(0),
-                value["status"]["replicas"].as_i64().unwrap_or(0),
-                Some(selector_text(&value["spec"]["selector"])),
-            ),
+            Origin::Builtin { .. } => return Ok(builtin::scale::of(value)),
             Origin::Custom(custom) => custom.scale_values(value)?,
         };
         let metadata = &value["metadata"];
@@ -678,24 +730,16 @@ fn unowned_on_status(kind: &Kind) -> &'static [&'static [&'static str]] {
     }
 }
 
-/// A label selector as a query would write it.
-fn selector_text(selector: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let labels = selector["matchLabels"].as_object().into_iter().flatten();
-    let mut parts: Vec<String> = labels.map(|(key, value)| format!("{key}={}", text(value))).collect();
-    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
-        let key = text(&expression["key"]);
-        let mut values: Vec<String> = expression["values"].as_array().into_iter().flatten().map(text).collect();
-        values.sort();
-        let values = values.join(",");
-        parts.push(match expression["operator"].as_str().unwrap_or_default() {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "DoesNotExist" => format!("!{key}"),
-            _ => key,
-        });
-    }
-    parts.join(",")
+/// Versions of the past that the real server still reads.
+fn old_version(group: &str, api_version: &str) -> bool {
+    matches!(
+        (group, api_version),
+        ("apps", "apps/v1beta1" | "apps/v1beta2")
+            | ("batch", "batch/v1beta1")
+            | ("policy", "policy/v1beta1")
+            | ("events.k8s.io", "events.k8s.io/v1beta1")
+            | ("coordination.k8s.io", "coordination.k8s.io/v1beta1")
+    )
 }
 
 fn prefix(api_version: &str, kind: &str) -> Bytes {

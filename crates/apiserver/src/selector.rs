@@ -160,7 +160,7 @@ impl Parser {
         let Token::Word(key) = token else {
             return Err(format!("found '{}', expected: identifier", token.literal()));
         };
-        checked("key", &key, label_key_errors(&key))?;
+        checked("<nil>", &key, label_key_errors(&key))?;
         if missing {
             return Ok(Requirement::Missing(key));
         }

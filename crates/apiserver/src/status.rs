@@ -7,7 +7,7 @@ use std::fmt;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::go_json::quote;
+use crate::go_json::{html_safe, quote};
 
 /// What is wrong with one field. The wording of `Display` is `field: Reason: value: detail`, as `kubectl` shows.
 #[derive(Debug, Clone, PartialEq)]
@@ -135,7 +135,7 @@ fn shown(value: &Value) -> String {
         Value::Null => "null".to_owned(),
         Value::String(s) => quote(s),
         Value::Number(n) if n.is_f64() => go_float(n.as_f64().unwrap_or_default()),
-        other => other.to_string(),
+        other => html_safe(other),
     }
 }
 

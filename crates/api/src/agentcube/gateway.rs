@@ -32,7 +32,7 @@ use crate::cel;
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
     printcolumn(name = "Address", type_ = "string", json_path = ".status.addresses[0].value"),
-    printcolumn(name = "Ports", type_ = "string", json_path = ".spec.listeners[*].port"),
+    printcolumn(name = "Port", type_ = "integer", json_path = ".spec.listeners[0].port"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Reason",

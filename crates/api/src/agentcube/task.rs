@@ -217,3 +217,35 @@ pub enum TaskPhase {
     /// Cannot work until the spec changes.
     Failed,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_fill_in_defaults() {
+        let scaling = |mode, min, max| ScalingSpec {
+            scaling_mode: mode,
+            min_instances: min,
+            max_instances: max,
+            instance_lifecycle: None,
+        };
+        for (spec, bounds) in [
+            (scaling(ScalingMode::OnDemand, None, None), (0, 100)),
+            (scaling(ScalingMode::None, None, None), (1, 100)),
+            (scaling(ScalingMode::OnDemand, Some(200), None), (200, 200)),
+            (scaling(ScalingMode::OnDemand, Some(3), Some(7)), (3, 7)),
+        ] {
+            assert_eq!(spec.bounds(), bounds, "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn a_task_without_routing_is_a_oneshot_on_the_default_gateway() {
+        let json = r#"{"deployment": {"type": "sandbox", "sandboxTemplate": {}}}"#;
+        let spec: TaskSpec = serde_json::from_str(json).expect("the required fields");
+        assert_eq!(spec.routing, RoutingSpec::default());
+        assert_eq!(spec.routing.path_prefix_for("ns", "agent"), "/ns/agent");
+        assert_eq!(spec.request_handling.backend.port, 8080);
+    }
+}

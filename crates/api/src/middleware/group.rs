@@ -95,11 +95,11 @@ pub struct GroupSpec {
 pub struct RollingUpdate {
     /// Pods above the wanted number, as a number or a percentage.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxLength" = 16, "pattern" = r"^[0-9]+%?$"))]
+    #[schemars(extend("maxLength" = 16, "pattern" = r"^[0-9]+%?$", "minimum" = 0, "maximum" = 1000))]
     pub max_surge: Option<IntOrString>,
     /// Pods that may be missing, as a number or a percentage.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxLength" = 16, "pattern" = r"^[0-9]+%?$"))]
+    #[schemars(extend("maxLength" = 16, "pattern" = r"^[0-9]+%?$", "minimum" = 0, "maximum" = 1000))]
     pub max_unavailable: Option<IntOrString>,
     /// Pods with a smaller ordinal stay as they are.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::agentcube::deployment::EnvVar;
 use crate::cel;
 
+/// Times that a user writes, narrower than what the format date-time allows: a time that the server accepts and we
+/// cannot read would keep every Sandbox from being seen.
+const TIME_PATTERN: &str =
+    r"^[0-8][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})$";
+
 /// What is wanted of a Sandbox.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -83,6 +88,7 @@ pub struct SandboxSpec {
     pub exposed_ports: Vec<i32>,
     /// When the sandbox ends; the object is kept, in phase Expired.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = TIME_PATTERN))]
     pub expire_time: Option<Time>,
     /// What happens when the agent is lost: Manual waits for somebody to decide, AutoRecreate starts it again
     /// elsewhere.
@@ -173,4 +179,30 @@ pub enum SandboxPhase {
     Failed,
     /// Its agent is silent.
     Lost,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_form_of_time_that_the_pattern_allows() {
+        for text in [
+            "2035-01-01T00:00:00Z",
+            "8999-12-31T23:59:59Z",
+            "2035-01-01T00:00:00.123456789+02:00",
+            "0000-01-01T00:00:00-12:00",
+        ] {
+            let json = serde_json::json!({ "image": "a", "poolRef": "b", "expireTime": text });
+            let spec: SandboxSpec = serde_json::from_value(json).expect(text);
+            assert!(spec.expire_time.is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_design() {
+        let spec: SandboxSpec =
+            serde_json::from_str(r#"{"image": "a", "poolRef": "b"}"#).expect("the required fields");
+        assert_eq!((spec.failure_policy, spec.recovery_timeout_seconds), (FailurePolicy::Manual, 60));
+    }
 }

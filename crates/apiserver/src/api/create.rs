@@ -127,24 +127,29 @@ impl Api {
         }
         self.check_namespace(resource, &place, true)?;
         stamp_identity(&mut value, stamp);
-        resource.admit(&mut value);
+        self.admit(resource, &mut value)?;
         resource.prepare_create(&mut value, stamp);
         let errors = resource.validate(&value);
         self.invalid(resource, &name, &errors)?;
-        if let Some(existing) = self.store().get(&resource.storage, &place.key()) {
-            return Err(taken(resource, &existing));
-        }
-        self.allocate(resource, &mut value, intent.dry_run)?;
+        self.allocate(resource, &mut value, None, intent.dry_run)?;
         if intent.dry_run {
-            return Ok(Written { body: Body::Fresh(value), created: true, warnings });
+            return match self.store().get(&resource.storage, &place.key()) {
+                Some(existing) => Err(taken(resource, &existing)),
+                None => Ok(Written { body: Body::Fresh(value), created: true, warnings }),
+            };
         }
+        let undo = (&*resource.storage == "services").then(|| value.clone());
         let write = Write {
             table: resource.storage.clone(),
             key: place.key(),
             expect: Expect::Absent,
             change: Change::Put(resource.for_storage(value)),
         };
-        match self.store().write(write).await {
+        let result = self.store().write(write).await;
+        if let (Err(_), Some(service)) = (&result, undo) {
+            self.inner.addresses.release(&service);
+        }
+        match result {
             Ok(object) => Ok(Written { body: Body::Stored(object), created: true, warnings }),
             Err(WriteError::Raced(Some(existing))) => Err(taken(resource, &existing)),
             Err(WriteError::Raced(None)) => Err(Status::already_exists(&resource.group, &resource.plural, &name)),

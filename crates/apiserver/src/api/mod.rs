@@ -26,7 +26,7 @@ pub use read::{ListRequest, Listing};
 pub use watch::{WatchRequest, Watcher};
 
 use crate::allocate::Addresses;
-use crate::builtin::service;
+use crate::builtin::pod;
 use crate::faults::Faults;
 use crate::hooks::Hooks;
 use crate::merge::managed::Writer;
@@ -227,18 +227,39 @@ impl Api {
         if errors.is_empty() {
             return Ok(());
         }
-        Err(Status::invalid(&resource.group, &resource.kind, name, errors))
+        Err(Status::invalid(resource.spoken_group(), &resource.kind, name, errors))
+    }
+
+    /// Resolves what a new Pod refers to outside itself.
+    fn admit(&self, resource: &Resource, value: &mut Value) -> Result<(), Status> {
+        resource.admit(value);
+        if &*resource.storage != "pods" {
+            return Ok(());
+        }
+        let Some(class) = value["spec"]["priorityClassName"].as_str().filter(|name| !name.is_empty()) else {
+            return Ok(());
+        };
+        match self.store().get("scheduling.k8s.io/priorityclasses", class) {
+            Some(found) => {
+                pod::set_priority(value, &found.value());
+                Ok(())
+            }
+            None => {
+                let name = value["metadata"]["name"].as_str().unwrap_or_default();
+                let detail = format!("no PriorityClass with name {class} was found");
+                Err(Status::forbidden("", "pods", name, &detail))
+            }
+        }
     }
 
     /// Gives a Service the addresses and ports it asks for but does not name.
-    fn allocate(&self, resource: &Resource, value: &mut Value, dry_run: bool) -> Result<(), Status> {
+    fn allocate(&self, resource: &Resource, value: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<(), Status> {
         if &*resource.storage != "services" {
             return Ok(());
         }
-        self.inner.addresses.assign(value, dry_run).map_err(|errors| {
+        self.inner.addresses.assign(value, old, dry_run).map_err(|errors| {
             Status::invalid(&resource.group, &resource.kind, value["metadata"]["name"].as_str().unwrap_or_default(), &errors)
         })?;
-        debug_assert!(!service::needs_cluster_ip(value));
         Ok(())
     }
 }

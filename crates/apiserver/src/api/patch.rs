@@ -8,6 +8,7 @@ use super::create::{Creation, Tracking};
 use super::identity::now;
 use super::update::{Place, Wanted};
 use super::{Api, FieldValidation, Intent, Name, Written};
+use crate::go_json;
 use crate::merge::managed;
 use crate::merge::{json_patch, merge_patch, strategic};
 use crate::resource::Resource;
@@ -47,6 +48,7 @@ impl Api {
         intent: &Intent,
     ) -> Result<Written, Status> {
         let mut warnings = Vec::new();
+        let about_patch = patch_problems(kind, patch);
         let mut written = self
             .change(place, intent, |old| {
                 warnings.clear();
@@ -57,7 +59,11 @@ impl Api {
                         strategic::apply(place.resource.schema(), old, &patch.value)?
                     }
                 };
-                let value = self.readmit(place, value, intent.validation, &mut warnings)?;
+                let shown = match kind {
+                    PatchKind::Strategic => go_json::go_map(&patch.value),
+                    _ => value.to_string(),
+                };
+                let value = self.readmit(place, value, &shown, &about_patch, intent.validation, &mut warnings)?;
                 Ok(Wanted { value, tracking: Tracking::Update })
             })
             .await?;
@@ -70,14 +76,27 @@ impl Api {
         &self,
         place: Place<'_>,
         mut value: Value,
+        shown: &str,
+        about_patch: &[String],
         validation: FieldValidation,
         warnings: &mut Vec<String>,
     ) -> Result<Value, Status> {
+        // In the words of a decoder that was handed the patched object as text.
+        let refuse = |problem: &str| {
+            let error = FieldError::invalid("patch", shown, problem);
+            Err(Status::invalid("", "", "", &[error]))
+        };
         if let Some(problem) = place.resource.decode_error(&value) {
-            // In the words of a decoder that was handed the patched object as text.
-            let problem = problem.split_once(": ").map_or(problem.as_str(), |(_, rest)| rest);
-            let error = FieldError::invalid("patch", value.to_string(), problem);
-            return Err(Status::invalid("", "", "", &[error]));
+            return refuse(problem.split_once(": ").map_or(problem.as_str(), |(_, rest)| rest));
+        }
+        if validation == FieldValidation::Strict {
+            let mut problems = about_patch.to_vec();
+            problems.extend(place.resource.strict_problems(&value, None));
+            if !problems.is_empty() {
+                return refuse(&format!("strict decoding error: {}", problems.join(", ")));
+            }
+        } else if validation == FieldValidation::Warn {
+            warnings.extend_from_slice(about_patch);
         }
         self.admit_body(place.resource, place.namespace, &mut value, None, validation, warnings)?;
         let name = value["metadata"]["name"].as_str().unwrap_or_default();
@@ -191,6 +210,21 @@ impl Api {
         }
         self.create_named(resource, place.namespace, value, intent, &stamp, Vec::new(), Tracking::Done).await
     }
+}
+
+/// What is odd about the patch itself: fields that stand twice, or that operations do not have.
+fn patch_problems(kind: PatchKind, patch: &Creation) -> Vec<String> {
+    let mut problems = Vec::new();
+    if kind == PatchKind::Json {
+        for (n, operation) in patch.value.as_array().into_iter().flatten().enumerate() {
+            let keys = operation.as_object().into_iter().flatten().map(|(key, _)| key);
+            let odd = keys.filter(|key| !matches!(key.as_str(), "op" | "path" | "from" | "value"));
+            problems.extend(odd.map(|key| format!("json patch unknown field \"[{n}].{key}\"")));
+        }
+    } else if let Some(raw) = &patch.raw {
+        problems.extend(crate::schema::strict::duplicate_fields(raw));
+    }
+    problems
 }
 
 fn name_missing(expected: &str) -> Status {

@@ -71,7 +71,9 @@ impl<'a> ListRequest<'a> {
             token => Some(Continue::decode(token)?),
         };
         check_match(query)?;
-        let revision = parse_version(version)?;
+        let revision = parse_version(version).map_err(|status| {
+            Status::bad_request(format!("invalid resource version: {}", status.message))
+        })?;
         let limit = query.number("limit")?.unwrap_or(0).max(0);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let exact = query.get("resourceVersionMatch") == "Exact";

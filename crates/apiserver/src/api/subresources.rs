@@ -11,8 +11,9 @@ use super::create::Tracking;
 use super::patch::PatchKind;
 use super::update::{Place, Wanted};
 use super::{Api, Intent, Name};
+use crate::builtin::pod;
 use crate::hooks::{ExecOptions, ExecSession, LogOptions};
-use crate::merge::{json_patch, merge_patch};
+use crate::merge::{json_patch, managed, merge_patch};
 use crate::resource::Resource;
 use crate::status::{FieldError, Status};
 
@@ -73,6 +74,7 @@ impl Api {
         let written = self
             .change(place, intent, |old| {
                 let scale = want(&resource.scale_of(old)?)?;
+                check_replicas(&scale)?;
                 let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
                 if replicas < 0 && resource.is_builtin() {
                     let detail = "must be greater than or equal to 0";
@@ -85,7 +87,12 @@ impl Api {
                 if !version.is_empty() {
                     value["metadata"]["resourceVersion"] = version.into();
                 }
-                Ok(Wanted { value, tracking: Tracking::Update })
+                let kind = resource.managed("scale");
+                managed::on_update(&kind, Some(old), &mut value, &intent.writer("scale", ""));
+                if replicas == 0 && resource.is_builtin() {
+                    disown_scale(&mut value);
+                }
+                Ok(Wanted { value, tracking: Tracking::Done })
             })
             .await?;
         resource.scale_of(&resource.typed_body(written.body))
@@ -99,41 +106,39 @@ impl Api {
         binding: &Value,
         intent: &Intent,
     ) -> Result<Value, Status> {
-        let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
-        if node.is_empty() {
-            let error = FieldError::required("target.name", "");
-            return Err(Status::invalid("", "Binding", named.name, &[error]));
+        if binding["metadata"]["name"].as_str().is_some_and(|name| !name.is_empty() && name != named.name) {
+            return Err(Status::bad_request("name in URL does not match name in Binding object"));
+        }
+        let errors = pod::validate_binding(binding);
+        if !errors.is_empty() {
+            return Err(Status::invalid("", "Binding", named.name, &errors));
         }
         let place = Place { resource, namespace: named.namespace, name: named.name, subresource: "binding" };
         self.change(place, intent, |old| {
-            if let Some(bound) = old["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
-                let detail = format!("pod {} is already assigned to node {bound:?}", named.name);
-                return Err(Status::conflict("", "pods/binding", named.name, &detail));
-            }
             let mut value = old.clone();
-            value["spec"]["nodeName"] = node.as_str().into();
-            mark_scheduled(&mut value);
-            Ok(Wanted { value, tracking: Tracking::Update })
+            pod::bind(&mut value, binding, &super::now())
+                .map_err(|detail| Status::conflict("", "pods/binding", named.name, &detail))?;
+            Ok(Wanted { value, tracking: Tracking::Done })
         })
         .await?;
         Ok(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}))
     }
 
-    /// `GET pods/x/log`.
+    /// `GET pods/x/log`; nothing when the Pod has no node yet.
     pub async fn logs(
         &self,
         resource: &Resource,
         named: &Name<'_>,
         mut options: LogOptions,
-    ) -> Result<mpsc::Receiver<Bytes>, Status> {
+    ) -> Result<Option<mpsc::Receiver<Bytes>>, Status> {
         let pod = resource.typed(&*self.find(resource, named)?);
         options.container = Some(container_of(&pod, options.container.as_deref())?);
         if pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty() {
             // Not on a node yet: there is nothing to say, which is not an error.
-            return Ok(mpsc::channel(1).1);
+            return Ok(None);
         }
         let Some(logs) = self.hooks().logs else { return Err(no_node()) };
-        logs.logs(pod, options).await
+        logs.logs(pod, options).await.map(Some)
     }
 
     /// `exec` and `attach`.
@@ -153,20 +158,27 @@ impl Api {
     }
 }
 
-fn no_node() -> Status {
-    Status::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "no node runs Pods for this API server")
+fn check_replicas(scale: &Value) -> Result<(), Status> {
+    let replicas = &scale["spec"]["replicas"];
+    if replicas.is_null() || replicas.is_i64() || replicas.is_u64() {
+        return Ok(());
+    }
+    let detail = format!(
+        "json: cannot unmarshal {} into Go struct field ScaleSpec.spec.replicas of type int32",
+        crate::go_json::type_name(replicas)
+    );
+    Err(Status::invalid("", "", "", &[FieldError::invalid("patch", scale.to_string(), detail)]))
 }
 
-fn mark_scheduled(pod: &mut Value) {
-    let condition =
-        json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": super::now()});
-    match pod["status"]["conditions"].as_array_mut() {
-        Some(conditions) => {
-            conditions.retain(|c| c["type"] != "PodScheduled");
-            conditions.push(condition);
-        }
-        None => pod["status"]["conditions"] = json!([condition]),
+/// A Scale of zero says nothing about replicas, so nobody owns them afterwards.
+fn disown_scale(value: &mut Value) {
+    if let Some(entries) = value["metadata"]["managedFields"].as_array_mut() {
+        entries.retain(|entry| entry["subresource"] != "scale");
     }
+}
+
+fn no_node() -> Status {
+    Status::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "no node runs Pods for this API server")
 }
 
 /// The container meant, or the list to choose from.

@@ -69,7 +69,10 @@ impl Api {
                 .await;
         }
         let mut written = self
-            .change(place, intent, |_| Ok(Wanted { value: value.clone(), tracking: Tracking::Update }))
+            .change(place, intent, |old| {
+                check_uid(place, old, &value)?;
+                Ok(Wanted { value: value.clone(), tracking: Tracking::Update })
+            })
             .await?;
         written.warnings.extend(warnings);
         Ok(written)
@@ -91,7 +94,7 @@ impl Api {
             if new == old {
                 return Ok(Written { body: Body::Stored(live), created: false, warnings: Vec::new() });
             }
-            self.allocate(place.resource, &mut new, intent.dry_run)?;
+            self.allocate(place.resource, &mut new, Some(&old), intent.dry_run)?;
             if intent.dry_run {
                 return Ok(Written { body: Body::Fresh(new), created: false, warnings: Vec::new() });
             }
@@ -145,7 +148,11 @@ impl Api {
         match place.subresource {
             "status" => resource.prepare_status(new, old),
             "finalize" => resource.prepare_finalize(new, old),
-            _ => resource.prepare_update(new, old),
+            "binding" => {}
+            _ => {
+                resource.admit_update(new, old);
+                resource.prepare_update(new, old);
+            }
         }
         let errors = resource.validate_update(new, old, place.subresource);
         self.invalid(resource, place.name, &errors)?;
@@ -164,18 +171,29 @@ fn check_name(value: &mut Value, expected: &str) -> Result<(), Status> {
     }
 }
 
+/// A PUT that names a uid means the object that has it.
+fn check_uid(place: Place<'_>, old: &Value, new: &Value) -> Result<(), Status> {
+    let text = |value: &Value| value["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let (said, actual) = (text(new), text(old));
+    if said.is_empty() || said == actual {
+        return Ok(());
+    }
+    let resource = place.resource;
+    let detail = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
+         Precondition failed: UID in precondition: {said}, UID in object meta: {actual}",
+        resource.plural,
+        place.named().key()
+    );
+    Err(Status::conflict(&resource.group, &resource.plural, place.name, &detail))
+}
+
 /// A change that names a version applies to that version only.
 fn check_version(place: Place<'_>, live: &Object, new: &mut Value) -> Result<bool, Status> {
     let resource = place.resource;
     let metadata = metadata_of(new)?;
     let said = metadata.get("resourceVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
     let current = live.revision.to_string();
-    let uid = metadata.get("uid").and_then(Value::as_str).unwrap_or_default();
-    if !uid.is_empty() && uid != &*live.uid {
-        let detail =
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", live.uid);
-        return Err(Status::conflict(&resource.group, &resource.plural, place.name, &detail));
-    }
     match said.as_str() {
         "" | "0" if resource.unconditional_update() => {
             metadata.insert("resourceVersion".into(), current.into());
@@ -199,7 +217,8 @@ fn check_version(place: Place<'_>, live: &Object, new: &mut Value) -> Result<boo
 fn keep_identity(place: Place<'_>, old: &Value, new: &mut Value) -> Result<(), Status> {
     let metadata = metadata_of(new)?;
     metadata.remove("selfLink");
-    for key in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+    carry(metadata, old, "creationTimestamp");
+    for key in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         let said = metadata.get(key).is_some_and(|v| !v.is_null() && v.as_str() != Some(""));
         if !said {
             carry(metadata, old, key);

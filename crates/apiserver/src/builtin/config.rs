@@ -174,9 +174,8 @@ fn docker_config(secret: &Value, key: &str, errors: &mut Errors) {
         return;
     };
     let bytes = STANDARD.decode(text).unwrap_or_default();
-    if let Err(error) = serde_json::from_slice::<Map<String, Value>>(&bytes) {
-        let detail =
-            if error.is_eof() { "unexpected end of JSON input".to_owned() } else { error.to_string() };
+    if serde_json::from_slice::<Map<String, Value>>(&bytes).is_err() {
+        let detail = crate::go_json::syntax_error(&bytes);
         errors.push(path.key(key).invalid("<secret contents redacted>", detail));
     }
 }

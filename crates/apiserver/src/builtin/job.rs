@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::access::{Errors, IMMUTABLE, Path, Peek, Poke};
-use super::{PLAIN, Strategy, names, pod, selector, workloads};
+use super::{PLAIN, Strategy, layout, names, pod, selector, workloads};
 use crate::status::{FieldError, FieldErrorKind};
 
 const UID_LABEL: &str = "batch.kubernetes.io/controller-uid";
@@ -242,8 +242,11 @@ fn managed_by(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let path = Path::root("spec");
     let (spec, before) = (new.sub("spec"), old.sub("spec"));
-    validate_spec(spec, &path, errors);
-    validate_selector(spec, &path, errors);
+    // The real server does this twice.
+    for _ in 0..2 {
+        validate_spec(spec, &path, errors);
+        validate_selector(spec, &path, errors);
+    }
     completions(spec, before, &path, errors);
     if spec.sub("selector") != before.sub("selector") {
         errors.push(path.child("selector").invalid_text(&selector::shown(spec.sub("selector")), IMMUTABLE));
@@ -275,21 +278,31 @@ fn template(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     if now == before {
         return;
     }
-    let mut munged = now.clone();
+    let path = path.child("template");
     let started = old.sub("status").has("startTime");
-    if old.sub("spec").flag("suspend") && !started {
-        for key in ["labels", "annotations"] {
-            if let Some(meta) = munged.make("metadata") {
-                super::copy(meta, before.sub("metadata"), key);
-            }
-        }
-        if let Some(spec) = munged.part("spec") {
-            for key in ["nodeSelector", "affinity", "tolerations", "schedulingGates"] {
-                super::copy(spec, before.sub("spec"), key);
-            }
-        }
+    if !old.sub("spec").flag("suspend") || started {
+        errors.push(path.invalid_text(&layout::shown(now, "PodTemplateSpec"), IMMUTABLE));
+        return;
     }
-    if munged != *before {
-        errors.push(path.child("template").invalid(now.clone(), IMMUTABLE));
+    let mut munged = now.sub("spec").clone();
+    for key in ["nodeSelector", "tolerations", "schedulingGates"] {
+        super::copy(&mut munged, before.sub("spec"), key);
+    }
+    if let Some(affinity) = munged.make("affinity") {
+        super::copy(affinity, before.at(&["spec", "affinity"]), "nodeAffinity");
+    }
+    if munged.map("affinity").is_some_and(serde_json::Map::is_empty) && !before.sub("spec").has("affinity") {
+        munged.unset("affinity");
+    }
+    for key in ["containers", "initContainers"] {
+        let mut then = before.sub("spec").list(key).iter();
+        munged.each(key, |container| {
+            if let Some(then) = then.next().filter(|then| then.sub("name") == container.sub("name")) {
+                super::copy(container, then, "resources");
+            }
+        });
+    }
+    if munged != *before.sub("spec") {
+        errors.push(path.child("spec").invalid_text(&layout::shown(now.sub("spec"), "PodSpec"), IMMUTABLE));
     }
 }

@@ -203,7 +203,7 @@ fn finalizers(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn known_finalizers(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn known_finalizers(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (index, name) in meta.list("finalizers").iter().enumerate() {
         if let Some(error) = name.as_str().and_then(|name| unknown_finalizer(name, &path.index(index))) {
             errors.push(error);

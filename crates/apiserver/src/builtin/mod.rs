@@ -5,15 +5,18 @@
 //! [`Kind::admit_update`], [`Kind::prepare_create`] (with uid, name and timestamps already set) or
 //! [`Kind::prepare_update`], then validation.
 
-mod access;
+pub(crate) mod access;
 mod cluster;
 mod config;
 mod cron;
+mod definitions;
+mod diff;
 mod endpoints;
 pub mod events;
 mod fields;
 mod job;
 mod kinds;
+mod layout;
 pub mod metadata;
 pub(crate) mod names;
 mod network;
@@ -21,6 +24,7 @@ pub mod pod;
 pub mod quantity;
 mod rbac;
 mod resources;
+pub mod scale;
 pub(crate) mod selector;
 pub mod service;
 pub mod shape;
@@ -58,6 +62,9 @@ pub struct Kind {
     pub storage: &'static str,
     pub storage_hash: &'static str,
     pub name_rule: NameRule,
+    /// Finalizers need a prefix, or are Kubernetes' own.
+    pub known_finalizers: bool,
+    pub recheck: Recheck,
     pub generation: Generation,
     /// The struct of `status` in `shapes.json`, for kinds whose main endpoint leaves the status alone.
     pub status: Option<&'static str>,
@@ -75,6 +82,17 @@ pub struct Subresource {
     pub group_version: Option<(&'static str, &'static str)>,
     pub kind: &'static str,
     pub verbs: &'static [&'static str],
+}
+
+/// What a kind says about changed metadata on its own account. Every change is checked once anyway; the real server
+/// repeats itself in `details.causes`, and so do we.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recheck {
+    Nothing,
+    /// How metadata changed.
+    Change,
+    /// How metadata changed, and what it is now.
+    Whole,
 }
 
 /// Which changes raise `metadata.generation`.
@@ -243,15 +261,33 @@ impl Kind {
     }
 
     fn validate_metadata(&self, object: &Value, errors: &mut Errors) {
-        let options = metadata::Options { namespaced: self.namespaced, known_finalizers: true };
+        let options =
+            metadata::Options { namespaced: self.namespaced, known_finalizers: self.known_finalizers };
         metadata::validate(object.sub("metadata"), self.name_rule, options, &top("metadata"), errors);
+    }
+
+    /// The checks of metadata that every change passes.
+    fn validate_changed_metadata(&self, new: &Value, old: &Value, recheck: Recheck, errors: &mut Errors) {
+        let (path, now, before) = (top("metadata"), new.sub("metadata"), old.sub("metadata"));
+        let options = metadata::Options { namespaced: self.namespaced, known_finalizers: false };
+        metadata::validate(now, NameRule::PathSegment, options, &path, errors);
+        metadata::validate_update(now, before, &path, errors);
+        if recheck == Recheck::Nothing {
+            return;
+        }
+        metadata::validate_update(now, before, &path, errors);
+        if self.known_finalizers {
+            metadata::known_finalizers(now, &path.child("finalizers"), errors);
+        }
+        if recheck == Recheck::Whole {
+            self.validate_metadata(new, errors);
+        }
     }
 
     /// What is wrong with a change by the main endpoint.
     pub fn validate_update(&self, new: &Value, old: &Value) -> Errors {
         let mut errors = Errors::new();
-        self.validate_metadata(new, &mut errors);
-        metadata::validate_update(new.sub("metadata"), old.sub("metadata"), &top("metadata"), &mut errors);
+        self.validate_changed_metadata(new, old, self.recheck, &mut errors);
         (self.strategy.validate_update)(new, old, &mut errors);
         errors
     }
@@ -259,7 +295,8 @@ impl Kind {
     /// What is wrong with a change by the status endpoint.
     pub fn validate_status_update(&self, new: &Value, old: &Value) -> Errors {
         let mut errors = Errors::new();
-        metadata::validate_update(new.sub("metadata"), old.sub("metadata"), &top("metadata"), &mut errors);
+        let recheck = if self.recheck == Recheck::Nothing { Recheck::Nothing } else { Recheck::Change };
+        self.validate_changed_metadata(new, old, recheck, &mut errors);
         (self.strategy.validate_status)(new, old, &mut errors);
         errors
     }

@@ -69,6 +69,13 @@ fn is_external(spec: &Value) -> bool {
 }
 
 fn defaults(service: &mut Value) {
+    if let Some(balancer) = service.part("status").and_then(|status| status.part("loadBalancer")) {
+        balancer.each("ingress", |ingress| {
+            if !ingress.str_of("ip").is_empty() {
+                ingress.fill("ipMode", "VIP");
+            }
+        });
+    }
     let Some(spec) = service.part("spec") else { return };
     spec.fill_str("sessionAffinity", "None");
     match spec.str_of("sessionAffinity") {

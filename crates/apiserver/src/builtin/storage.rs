@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::access::{Errors, IMMUTABLE, Path, Peek, Poke, top};
-use super::{PLAIN, Strategy, names, pod, resources, selector};
+use super::{PLAIN, Strategy, layout, names, pod, resources, selector};
 use crate::status::{FieldError, FieldErrorKind};
 
 const ACCESS_MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -112,13 +112,17 @@ fn claim_kept(new: &Value, old: &Value, errors: &mut Errors) {
     }
     if bound {
         super::copy(&mut munged, before, "volumeAttributesClassName");
-        super::copy(&mut munged, before, "resources");
+        let size = before.at(&["resources", "requests", "storage"]).clone();
+        if let Some(requests) = munged.part("resources").and_then(|one| one.part("requests")) {
+            requests.set("storage", size);
+        }
     }
     if munged != *before {
-        errors.push(top("spec").forbidden(
+        let difference = layout::difference(before, &munged, "PersistentVolumeClaimSpec");
+        errors.push(top("spec").forbidden(format!(
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound \
-             claims",
-        ));
+             claims\n{difference}"
+        )));
         return;
     }
     let size = |spec: &Value| resources::parse(spec.at(&["resources", "requests", "storage"]));
@@ -186,6 +190,8 @@ pub(crate) const VOLUME: Strategy = Strategy {
     },
     validate: validate_volume,
     validate_update: |new, old, errors| {
+        // The real server does this twice.
+        validate_volume(new, errors);
         validate_volume(new, errors);
         let source = |volume: &Value| -> Map<String, Value> {
             let fields = volume.map("spec").into_iter().flatten();
@@ -194,10 +200,13 @@ pub(crate) const VOLUME: Strategy = Strategy {
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect()
         };
-        if source(new) != source(old) {
+        let (now, before) = (Value::Object(source(new)), Value::Object(source(old)));
+        if now != before {
+            let difference = layout::difference(&before, &now, "PersistentVolumeSource");
             errors.push(
-                top("spec.persistentvolumesource")
-                    .forbidden("spec.persistentvolumesource is immutable after creation"),
+                top("spec.persistentvolumesource").forbidden(format!(
+                    "spec.persistentvolumesource is immutable after creation\n{difference}"
+                )),
             );
         }
         let mode = new.sub("spec").sub("volumeMode");

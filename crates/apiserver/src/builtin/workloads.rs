@@ -307,7 +307,6 @@ fn validate_stateful_set(set: &Value, errors: &mut Errors) {
     let chosen = spec.sub("selector");
     required_selector(chosen, "statefulset", &path, errors);
     if selector::is_broken(chosen) {
-        errors.push(path.child("selector").invalid_text("", ""));
         return;
     }
     let template = spec.sub("template");
@@ -324,6 +323,10 @@ pub(crate) const DAEMON_SET: Strategy = Strategy {
         pod::template_defaults(spec);
         rolling_update(spec, "updateStrategy", &[("maxUnavailable", 1.into()), ("maxSurge", 0.into())]);
         spec.fill("revisionHistoryLimit", 10);
+        // Part of how the version is written, so whoever writes the object owns it.
+        if set.at(&["metadata", "annotations"]).str_of(TEMPLATE_GENERATION).is_empty() {
+            template_generation(set, 0);
+        }
     },
     create: |set, _| template_generation(set, 1),
     update: |new, old| {

@@ -6,6 +6,7 @@
 mod definitions;
 mod garbage;
 mod namespaces;
+mod protection;
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
@@ -33,6 +34,7 @@ pub(crate) async fn start(api: &Api, tasks: &mut JoinSet<()>, stopped: &watch::R
     definitions::start(api, tasks, stopped).await;
     namespaces::start(api, tasks, stopped).await;
     garbage::start(api, tasks, stopped);
+    protection::start(api, tasks, stopped);
 }
 
 /// Keys to look at, each once however often it is asked for.

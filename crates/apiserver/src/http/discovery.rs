@@ -170,9 +170,14 @@ fn aggregated(registry: &Registry, core: bool, version: &str) -> Value {
 
 fn aggregated_resource(resource: &Resource) -> Value {
     let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+    // Built-in kinds leave out the group and version that the entry stands in.
+    let (own_group, own_version) = match resource.is_builtin() {
+        true => ("", ""),
+        false => (resource.group.as_str(), resource.version.as_str()),
+    };
     let mut entry = json!({
         "resource": resource.plural,
-        "responseKind": kind(&resource.group, &resource.version, &resource.kind),
+        "responseKind": kind(own_group, own_version, &resource.kind),
         "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": resource.singular,
         "verbs": resource.verbs(),
@@ -188,7 +193,7 @@ fn aggregated_resource(resource: &Resource) -> Value {
         .into_iter()
         .map(|sub| {
             let (group, version) = if sub.version.is_empty() {
-                (resource.group.as_str(), resource.version.as_str())
+                (own_group, own_version)
             } else {
                 (sub.group, sub.version)
             };

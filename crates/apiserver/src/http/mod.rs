@@ -68,7 +68,7 @@ impl Front {
             return Ok(answer);
         }
         let Some(target) = crate::request::Target::parse(request.uri().path()) else {
-            return Err(Status::no_such_path());
+            return Err(paths::unknown(&self.api, request.uri().path()));
         };
         let (parts, body) = request.into_parts();
         let body = read_body(&parts, body).await?;

@@ -17,10 +17,19 @@ const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 pub(super) fn serve(registry: &Registry, rest: &[&str], _headers: &HeaderMap) -> Result<Response<ReplyBody>, Status> {
     let document = match rest {
-        [] => index(registry),
-        ["api", version] => document(registry, "", version)?,
-        ["apis", group, version] => document(registry, group, version)?,
-        _ => return Err(Status::page_not_found()),
+        [] => {
+            let index = serde_json::to_vec(&index(registry)).unwrap_or_default();
+            return Ok(reply::text(StatusCode::OK, index));
+        }
+        ["api", version] => match document(registry, "", version) {
+            Some(document) => document,
+            None => return Ok(reply::missing()),
+        },
+        ["apis", group, version] => match document(registry, group, version) {
+            Some(document) => document,
+            None => return Ok(reply::missing()),
+        },
+        _ => return Ok(reply::missing()),
     };
     Ok(reply::json(StatusCode::OK, &document))
 }
@@ -48,10 +57,10 @@ fn index(registry: &Registry) -> Value {
     json!({"paths": paths})
 }
 
-fn document(registry: &Registry, group: &str, version: &str) -> Result<Value, Status> {
+fn document(registry: &Registry, group: &str, version: &str) -> Option<Value> {
     let resources = registry.of_version(group, version);
     if resources.is_empty() {
-        return Err(Status::page_not_found());
+        return None;
     }
     let mut schemas = Map::new();
     let mut wanted: Vec<String> =
@@ -72,7 +81,7 @@ fn document(registry: &Registry, group: &str, version: &str) -> Result<Value, St
         add_paths(resource, &name, &mut paths);
     }
     add_definitions(wanted, &mut schemas);
-    Ok(json!({
+    Some(json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "v1.36.4"},
         "paths": paths,

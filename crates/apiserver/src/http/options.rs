@@ -20,7 +20,7 @@ pub(super) fn intent(options: &str, query: &Query, headers: &HeaderMap, apply: b
         "Strict" => FieldValidation::Strict,
         "Ignore" => FieldValidation::Ignore,
         other => {
-            errors.push(FieldError::not_supported("fieldValidation", other, &["Ignore", "Strict", "Warn"]));
+            errors.push(FieldError::not_supported("fieldValidation", other, &["", "Ignore", "Strict", "Warn"]));
             FieldValidation::Warn
         }
     };

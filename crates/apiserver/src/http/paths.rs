@@ -19,7 +19,7 @@ pub(super) fn plain(
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<Option<Response<ReplyBody>>, Status> {
-    if uri.path().contains("//") {
+    if uri.path().starts_with("//") {
         return Err(Status::no_such_path());
     }
     let path = uri.path().trim_end_matches('/');
@@ -50,6 +50,18 @@ pub(super) fn plain(
         return Err(Status::method_not_allowed("the server does not allow this method on the requested resource"));
     }
     Ok(Some(answer))
+}
+
+/// Below a built-in group the answer is a Status; elsewhere it is text.
+pub(super) fn unknown(api: &Api, path: &str) -> Status {
+    let mut segments = path.split('/').skip(1);
+    let group = match segments.next() {
+        Some("api") => Some(""),
+        Some("apis") => segments.next(),
+        _ => None,
+    };
+    let known = group.is_some_and(|group| api.registry().all().any(|r| r.is_builtin() && r.group == group));
+    if known { Status::page_not_found() } else { Status::no_such_path() }
 }
 
 fn go_architecture() -> &'static str {

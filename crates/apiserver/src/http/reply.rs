@@ -71,12 +71,17 @@ pub(super) fn object(
         Body::Fresh(value) => json(code, &rendering.value(resource, value)),
     };
     for warning in warnings {
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            response.headers_mut().append(header::WARNING, value);
-        }
+        warn(&mut response, warning);
     }
     response
+}
+
+/// Adds a `Warning` that `kubectl` shows.
+pub(super) fn warn(response: &mut Response<ReplyBody>, warning: &str) {
+    let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+        response.headers_mut().append(header::WARNING, value);
+    }
 }
 
 /// Lines as they come, for as long as the client listens.
@@ -86,6 +91,20 @@ pub(super) fn watch(watcher: Watcher) -> Response<ReplyBody> {
         Some((Ok(Frame::data(lines)), watcher))
     });
     respond(StatusCode::OK, "application/json", StreamBody::new(lines).boxed_unsync())
+}
+
+/// Nothing is here, and nothing more is said.
+pub(super) fn missing() -> Response<ReplyBody> {
+    let mut response = Response::new(whole(Bytes::new()));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
+}
+
+/// There is nothing to say.
+pub(super) fn nothing() -> Response<ReplyBody> {
+    let mut response = Response::new(whole(Bytes::new()));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
 }
 
 /// Chunks of a container's log.

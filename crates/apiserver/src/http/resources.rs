@@ -47,7 +47,7 @@ pub(super) async fn serve(
         (None, false) => true,
     };
     if !scope_fits {
-        return Err(Status::page_not_found());
+        return Err(if resource.is_builtin() { Status::page_not_found() } else { Status::no_such_path() });
     }
     let query = Query::parse(parts.uri.query());
     let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
@@ -56,19 +56,68 @@ pub(super) async fn serve(
     let rendering = match rendering {
         Some(rendering) => rendering,
         None if is_log => Rendering::Whole,
-        None => return Err(not_acceptable(accept.unwrap_or_default())),
+        None => return Err(not_acceptable(accept.unwrap_or_default(), query.flag("watch"))),
     };
+    if !query.flag("watch") && !target.watch_prefix {
+        check_plurality(&rendering, accept.unwrap_or_default(), &resource, target.name.is_none())?;
+    }
+    if matches!(rendering, Rendering::Table { .. }) {
+        check_include(query.get("includeObject"))?;
+    }
+    let notice = resource.deprecation();
     let call = Call { api, resource, target: &target, parts, query, body, rendering };
-    call.dispatch().await
+    match (call.dispatch().await, notice) {
+        (outcome, None) => outcome,
+        (outcome, Some(notice)) => {
+            let mut response = outcome.unwrap_or_else(|status| reply::failure(&status));
+            reply::warn(&mut response, notice);
+            Ok(response)
+        }
+    }
 }
 
-fn not_acceptable(accept: &str) -> Status {
+/// What the rows of a table may carry.
+fn check_include(include: &str) -> Result<(), Status> {
+    if matches!(include, "" | "None" | "Metadata" | "Object") {
+        return Ok(());
+    }
+    let error = FieldError::invalid("includeObject", include, "must be 'Metadata', 'Object', 'None', or empty");
+    Err(Status::bad_request(format!("Unable to convert to Table as requested: {error}")))
+}
+
+/// Metadata of one object and of a list are asked for under different names.
+fn check_plurality(rendering: &Rendering, accept: &str, resource: &Resource, list: bool) -> Result<(), Status> {
+    if *rendering != Rendering::Metadata {
+        return Ok(());
+    }
+    let asked_for_list = accept.contains("as=PartialObjectMetadataList");
+    let both = asked_for_list && accept.replace("PartialObjectMetadataList", "").contains("as=PartialObjectMetadata");
+    if both || asked_for_list == list || !resource.is_builtin() {
+        return Ok(());
+    }
+    let internal = if resource.group.is_empty() { "core" } else { resource.group.split('.').next().unwrap_or_default() };
+    let message = match asked_for_list {
+        true => format!(
+            "you requested PartialObjectMetadataList, but the requested object is not a list (*{internal}.{})",
+            resource.kind
+        ),
+        false => format!(
+            "you requested PartialObjectMetadata, but the requested object is a list (*{internal}.{})",
+            resource.list_kind
+        ),
+    };
+    Err(Status::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message))
+}
+
+fn not_acceptable(accept: &str, watch: bool) -> Status {
     const TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    const STREAMS: &str = ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
     if accept.contains("application/json") {
         let message = format!("only the following media types are accepted: {TYPES}");
         return Status::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message);
     }
-    let message = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}");
+    let streams = if watch { STREAMS } else { "" };
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {TYPES}{streams}");
     Status::bare(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
 }
 
@@ -152,6 +201,12 @@ impl Call<'_> {
     }
 
     fn get(&self) -> Result<Response<ReplyBody>, Status> {
+        let version = self.query.get("resourceVersion");
+        if !version.is_empty() && version.parse::<u64>().is_err() {
+            let detail = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
+            let error = FieldError::invalid("resourceVersion", version, detail);
+            return Err(Status::new(StatusCode::INTERNAL_SERVER_ERROR, "", error.to_string()));
+        }
         let object = self.api.find(&self.resource, &self.name()?)?;
         Ok(self.answer(StatusCode::OK, Body::Stored(object), &[]))
     }
@@ -267,8 +322,10 @@ impl Call<'_> {
             since_seconds: number("sinceSeconds")?,
             since_time: text("sinceTime"),
         };
-        let chunks = self.api.logs(&self.resource, &self.name()?, options).await?;
-        Ok(reply::log(chunks))
+        match self.api.logs(&self.resource, &self.name()?, options).await? {
+            Some(chunks) => Ok(reply::log(chunks)),
+            None => Ok(reply::nothing()),
+        }
     }
 
     fn answer(&self, code: StatusCode, body: Body, warnings: &[String]) -> Response<ReplyBody> {

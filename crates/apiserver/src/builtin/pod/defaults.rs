@@ -56,7 +56,6 @@ fn spec(spec: &mut Value) {
         });
     }
     spec.each("volumes", volume);
-    spec.each("topologySpreadConstraints", |_| {});
 }
 
 /// `serviceAccount` is the old name of `serviceAccountName`; both are always the same.

@@ -1,5 +1,6 @@
 //! Pods, and the templates that others make pods from.
 
+mod binding;
 mod container;
 mod defaults;
 mod placement;
@@ -14,6 +15,7 @@ use super::access::{Peek, Poke};
 use super::quantity::Quantity;
 use super::{PLAIN, Strategy};
 
+pub use binding::{bind, validate as validate_binding};
 pub(crate) use defaults::{claim_spec as claim_defaults, template as template_defaults};
 pub(crate) use placement::{node_selector_terms, tolerations};
 pub(crate) use validate::template as validate_template;
@@ -36,6 +38,12 @@ pub(crate) const STRATEGY: Strategy = Strategy {
     create: |pod, now| {
         let class = qos_class(pod);
         pod.set("status", json!({"phase": "Pending", "qosClass": class}));
+        // A negative time to stop in is taken for the shortest.
+        if let Some(spec) = pod.make("spec")
+            && spec.int_of("terminationGracePeriodSeconds").is_some_and(|seconds| seconds < 0)
+        {
+            spec.set("terminationGracePeriodSeconds", 1);
+        }
         mark_gated(pod, now);
     },
     update_status: |new, old, _| {
@@ -59,9 +67,6 @@ pub(crate) const STRATEGY: Strategy = Strategy {
 /// PriorityClass gets the values of that class by [`set_priority`] instead.
 fn admit(pod: &mut Value) {
     let Some(spec) = pod.make("spec") else { return };
-    spec.fill_str("serviceAccountName", "default");
-    let account = spec.sub("serviceAccountName").clone();
-    spec.set("serviceAccount", account);
     add_tolerations(spec);
     if spec.str_of("priorityClassName").is_empty() {
         spec.set("priority", 0);

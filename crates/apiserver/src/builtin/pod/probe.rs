@@ -54,11 +54,7 @@ fn handler(handler: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
         let action = handler.sub(key);
         match key {
-            "exec" => {
-                if action.list("command").is_empty() {
-                    errors.push(path.child("command").required(""));
-                }
-            }
+            "exec" if action.list("command").is_empty() => errors.push(path.child("command").required("")),
             "httpGet" => {
                 if action.str_of("path").is_empty() {
                     errors.push(path.child("path").required(""));

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::access::{Errors, Path, Peek, Poke};
-use super::super::names;
+use super::super::{layout, names};
 
 const FORBIDDEN: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
      `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
@@ -30,8 +30,13 @@ pub(super) fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     }
     tolerations(spec, before, &path.child("tolerations"), errors);
     gates(spec, before, &path.child("schedulingGates"), errors);
-    if spec != before && changes_more(spec, before) {
-        errors.push(path.forbidden(FORBIDDEN));
+    if spec == before {
+        return;
+    }
+    let munged = without_allowed_changes(spec, before);
+    if munged != *before {
+        let difference = layout::difference(before, &munged, "PodSpec");
+        errors.push(path.forbidden(format!("{FORBIDDEN}\n{difference}")));
     }
 }
 
@@ -80,8 +85,8 @@ fn gates(spec: &Value, before: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Something differs beside what may.
-fn changes_more(spec: &Value, before: &Value) -> bool {
+/// The new spec, with what may change as it was.
+fn without_allowed_changes(spec: &Value, before: &Value) -> Value {
     let mut munged = spec.clone();
     for key in ["containers", "initContainers"] {
         let mut images = before.list(key).iter().map(|container| container.sub("image").clone());
@@ -99,5 +104,5 @@ fn changes_more(spec: &Value, before: &Value) -> bool {
         super::super::copy(&mut munged, before, "nodeSelector");
         super::super::copy(&mut munged, before, "affinity");
     }
-    munged != *before
+    munged
 }

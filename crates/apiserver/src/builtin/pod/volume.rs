@@ -102,12 +102,9 @@ fn source(volume: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 fn one_source(source: &Value, kind: &str, path: &Path<'_>, errors: &mut Errors) {
     match kind {
-        "emptyDir" => {
-            if amounts::parse(source.sub("sizeLimit")).is_some_and(|size| size.is_negative()) {
-                errors.push(
-                    path.child("sizeLimit").forbidden("SizeLimit field must be a valid resource quantity"),
-                );
-            }
+        "emptyDir" if amounts::parse(source.sub("sizeLimit")).is_some_and(|size| size.is_negative()) => {
+            errors
+                .push(path.child("sizeLimit").forbidden("SizeLimit field must be a valid resource quantity"));
         }
         "hostPath" => host_path(source, path, errors),
         "secret" => {

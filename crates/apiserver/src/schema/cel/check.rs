@@ -2,7 +2,7 @@
 //!
 //! This is no type checker: what it cannot follow, it lets pass.
 
-use kube_cel::cel::common::ast::Expr;
+use kube_cel::cel::common::ast::{CallExpr, Expr, SelectExpr};
 use kube_cel::cel::parser::Expression;
 
 use super::super::{Link, MAX_DEPTH, Schema, Type};
@@ -11,14 +11,12 @@ use super::value::escape;
 
 /// The message that follows the rule in the real server's error.
 pub(super) fn check(program: &Expression, source: &str, schema: &Schema, root: bool) -> Result<(), String> {
-    let checker = Checker { source, root: schema, whole: root };
-    let found = checker.walk(&program.expr, 0)?;
-    let ty = match found {
-        Known::Field(schema) => schema.ty.filter(|_| !schema.int_or_string),
-        Known::Literal(ty) => Some(ty),
-        Known::Nothing | Known::Anything => None,
-    };
-    match ty {
+    let mut checker = Checker { source, root: schema, whole: root, errors: Vec::new() };
+    let found = checker.walk(&program.expr, 0);
+    if !checker.errors.is_empty() {
+        return Err(format!("compilation failed: {}", checker.errors.join("\n")));
+    }
+    match found.ty() {
         Some(ty) if ty != Type::Boolean => Err("cel expression must evaluate to a bool".to_owned()),
         _ => Ok(()),
     }
@@ -28,76 +26,122 @@ struct Checker<'a> {
     source: &'a str,
     root: &'a Schema,
     whole: bool,
+    errors: Vec<String>,
 }
 
 /// What is known of an expression.
 enum Known<'a> {
     Field(&'a Schema),
     Literal(Type),
-    Anything,
     Nothing,
 }
 
+impl Known<'_> {
+    fn ty(&self) -> Option<Type> {
+        match self {
+            Known::Field(schema) => schema.ty.filter(|_| !schema.int_or_string),
+            Known::Literal(ty) => Some(*ty),
+            Known::Nothing => None,
+        }
+    }
+
+    /// The CEL type, where it is a plain one.
+    fn plain(&self) -> Option<&'static str> {
+        let formatted = matches!(self, Known::Field(schema) if schema.format.is_some());
+        match self.ty()? {
+            Type::String if !formatted => Some("string"),
+            Type::Integer => Some("int"),
+            Type::Boolean => Some("bool"),
+            _ => None,
+        }
+    }
+}
+
 impl<'a> Checker<'a> {
-    fn walk(&self, expression: &Expr, depth: usize) -> Result<Known<'a>, String> {
+    fn walk(&mut self, expression: &Expr, depth: usize) -> Known<'a> {
         use kube_cel::cel::common::ast::LiteralValue;
         if depth > MAX_DEPTH {
-            return Ok(Known::Nothing);
+            return Known::Nothing;
         }
         match expression {
-            Expr::Ident(name) if name == "self" || name == "oldSelf" => Ok(Known::Field(self.root)),
-            Expr::Select(select) => {
-                let operand = self.walk(&select.operand.expr, depth + 1)?;
-                let Known::Field(schema) = operand else { return Ok(Known::Anything) };
-                let optional = matches!(&select.operand.expr, Expr::Ident(name) if name == "oldSelf");
-                match self.field(schema, &select.field) {
-                    Some(_) if select.test => Ok(Known::Literal(Type::Boolean)),
-                    Some(known) => Ok(known),
-                    // `oldSelf` may be an optional, which has other members.
-                    None if optional => Ok(Known::Anything),
-                    None => Err(self.undefined(&select.field)),
-                }
-            }
-            Expr::Call(call) => {
-                // Functions of a library are called like methods of its name: `math.least(1, 2)`.
-                let library = match call.target.as_ref().map(|target| &target.expr) {
-                    Some(Expr::Ident(name)) => Some(format!("{name}.{}", call.func_name)),
-                    _ => None,
-                };
-                if !is_function(&call.func_name) && !library.is_some_and(|name| is_function(&name)) {
-                    return Err(self.undeclared(&call.func_name));
-                }
-                if let Some(target) = &call.target {
-                    self.walk(&target.expr, depth + 1)?;
-                }
-                call.args.iter().try_for_each(|arg| self.walk(&arg.expr, depth + 1).map(|_| ()))?;
-                Ok(Known::Nothing)
-            }
+            Expr::Ident(name) if name == "self" || name == "oldSelf" => Known::Field(self.root),
+            Expr::Select(select) => self.select(select, depth),
+            Expr::Call(call) => self.call(call, depth),
             Expr::List(list) => {
-                list.elements.iter().try_for_each(|e| self.walk(&e.expr, depth + 1).map(|_| ()))?;
-                Ok(Known::Literal(Type::Array))
+                for element in &list.elements {
+                    self.walk(&element.expr, depth + 1);
+                }
+                Known::Literal(Type::Array)
             }
             Expr::Comprehension(comprehension) => {
                 // The loop may shadow names, but never `self`.
-                self.walk(&comprehension.iter_range.expr, depth + 1)?;
-                self.walk(&comprehension.loop_step.expr, depth + 1)?;
-                Ok(Known::Nothing)
+                self.walk(&comprehension.iter_range.expr, depth + 1);
+                self.walk(&comprehension.loop_step.expr, depth + 1);
+                Known::Nothing
             }
-            Expr::Literal(literal) => Ok(match literal {
-                LiteralValue::Boolean(_) => Known::Literal(Type::Boolean),
-                LiteralValue::String(_) => Known::Literal(Type::String),
-                LiteralValue::Int(_) => Known::Literal(Type::Integer),
-                _ => Known::Nothing,
-            }),
-            _ => Ok(Known::Nothing),
+            Expr::Literal(LiteralValue::Boolean(_)) => Known::Literal(Type::Boolean),
+            Expr::Literal(LiteralValue::String(_)) => Known::Literal(Type::String),
+            Expr::Literal(LiteralValue::Int(_)) => Known::Literal(Type::Integer),
+            _ => Known::Nothing,
         }
+    }
+
+    fn select(&mut self, select: &SelectExpr, depth: usize) -> Known<'a> {
+        let Known::Field(schema) = self.walk(&select.operand.expr, depth + 1) else { return Known::Nothing };
+        // `oldSelf` may be an optional, which has other members.
+        let optional = matches!(&select.operand.expr, Expr::Ident(name) if name == "oldSelf");
+        match self.field(schema, &select.field) {
+            Some(_) if select.test => Known::Literal(Type::Boolean),
+            Some(known) => known,
+            None => {
+                if !optional {
+                    self.undefined(&select.field, select.test);
+                }
+                Known::Nothing
+            }
+        }
+    }
+
+    fn call(&mut self, call: &CallExpr, depth: usize) -> Known<'a> {
+        // Functions of a library are called like methods of its name: `math.least(1, 2)`.
+        let library = match call.target.as_ref().map(|target| &target.expr) {
+            Some(Expr::Ident(name)) => Some(format!("{name}.{}", call.func_name)),
+            _ => None,
+        };
+        if !is_function(&call.func_name) && !library.is_some_and(|name| is_function(&name)) {
+            self.undeclared(&call.func_name);
+        }
+        if let Some(target) = &call.target {
+            self.walk(&target.expr, depth + 1);
+        }
+        let known: Vec<Known<'a>> = call.args.iter().map(|arg| self.walk(&arg.expr, depth + 1)).collect();
+        let sign = match call.func_name.as_str() {
+            "_==_" => "==",
+            "_!=_" => "!=",
+            "_<_" => "<",
+            "_<=_" => "<=",
+            "_>_" => ">",
+            "_>=_" => ">=",
+            _ => return Known::Nothing,
+        };
+        if let [Some(left), Some(right)] = known.iter().map(Known::plain).collect::<Vec<_>>()[..]
+            && left != right
+        {
+            let at = self.source.find(sign).unwrap_or(0);
+            let name = &call.func_name;
+            self.error(
+                at,
+                &format!("found no matching overload for '{name}' applied to '({left}, {right})'"),
+            );
+        }
+        Known::Literal(Type::Boolean)
     }
 
     /// The member of a schema under its escaped name; `None` if it has none.
     fn field(&self, schema: &'a Schema, name: &str) -> Option<Known<'a>> {
         let is_root = std::ptr::eq(schema, self.root) && self.whole;
         if (is_root || schema.embedded_resource) && matches!(name, "metadata" | "kind" | "apiVersion") {
-            return Some(Known::Anything);
+            return Some(Known::Nothing);
         }
         if let Some(link) = &schema.additional {
             return Some(Known::Field(link.get()));
@@ -106,16 +150,16 @@ impl<'a> Checker<'a> {
         match schema.properties.iter().find(named) {
             Some((_, link)) => Some(Known::Field(link.get())),
             None if schema.ty == Some(Type::Object) => None,
-            None => Some(Known::Anything),
+            None => Some(Known::Nothing),
         }
     }
 
-    fn undeclared(&self, function: &str) -> String {
+    fn undeclared(&mut self, function: &str) {
         let at = self.source.find(&format!("{function}(")).map_or(0, |at| at + function.len());
-        self.error(at, &format!("undeclared reference to '{function}' (in container '')"))
+        self.error(at, &format!("undeclared reference to '{function}' (in container '')"));
     }
 
-    fn undefined(&self, field: &str) -> String {
+    fn undefined(&mut self, field: &str, tested: bool) {
         let needle = format!(".{field}");
         let at = self
             .source
@@ -125,19 +169,21 @@ impl<'a> Checker<'a> {
                 !after.is_some_and(|c| c.is_alphanumeric() || c == '_')
             })
             .map_or(0, |(at, _)| at);
-        self.error(at, &format!("undefined field '{field}'"))
+        // A test points at the parenthesis of its `has(`.
+        let test = self.source[..at].rfind("has(").filter(|_| tested).map(|has| has + 3);
+        self.error(test.unwrap_or(at), &format!("undefined field '{field}'"));
     }
 
-    /// A message that points at a byte of the rule.
-    fn error(&self, at: usize, what: &str) -> String {
+    /// Adds a message that points at a byte of the rule.
+    fn error(&mut self, at: usize, what: &str) {
         let line_start = self.source[..at].rfind('\n').map_or(0, |n| n + 1);
         let line_number = self.source[..at].matches('\n').count() + 1;
         let line = self.source[line_start..].lines().next().unwrap_or("");
         let column = self.source[line_start..at].chars().count();
-        format!(
-            "compilation failed: ERROR: <input>:{line_number}:{}: {what}\n | {line}\n | {}^",
+        self.errors.push(format!(
+            "ERROR: <input>:{line_number}:{}: {what}\n | {line}\n | {}^",
             column + 1,
             ".".repeat(column)
-        )
+        ));
     }
 }

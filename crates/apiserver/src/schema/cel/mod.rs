@@ -21,6 +21,7 @@ use functions::FUNCTIONS;
 use super::parse::Names;
 use super::path::Path;
 use super::{Link, MAX_DEPTH, Schema, Type, listtype};
+use crate::go_json::html_safe;
 use crate::status::{FieldError, FieldErrorKind};
 
 /// Longer texts of a `messageExpression` are not used.
@@ -183,7 +184,7 @@ fn compile_rule(
     let at = |field: &str| format!("{}.x-kubernetes-validations[{index}].{field}", place.path);
     // The rule stands in the detail, because only text keeps the order in which Go prints it.
     let fail = |field: &str, detail: String| {
-        let quoted = |key: &str| Value::from(text(json, key));
+        let quoted = |key: &str| html_safe(&text(json, key).into());
         let detail = format!(
             "{{\"Rule\":{},\"Message\":{},\"MessageExpression\":{},\"Reason\":{},\"FieldPath\":{},\
              \"OptionalOldSelf\":{}}}: {detail}",

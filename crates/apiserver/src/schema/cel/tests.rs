@@ -179,6 +179,21 @@ fn mistakes_in_rules_are_found() {
             shown("foo(self)", "", "")
         )]
     );
+    let compiler = [
+        (
+            "self.a == 1",
+            "ERROR: <input>:1:8: found no matching overload for '_==_' applied to '(string, int)'\n | self.a == 1\n | .......^",
+        ),
+        ("has(self.zz)", "ERROR: <input>:1:4: undefined field 'zz'\n | has(self.zz)\n | ...^"),
+        (
+            "self.b.c || self.q",
+            "ERROR: <input>:1:5: undefined field 'b'\n | self.b.c || self.q\n | ....^\nERROR: <input>:1:17: undefined field 'q'\n | self.b.c || self.q\n | ................^",
+        ),
+    ];
+    for (rule, want) in compiler {
+        let want = format!("{at}.rule: Invalid value: {}: compilation failed: {want}", shown(rule, "", ""));
+        assert_eq!(compile_errors(with(json!({ "rule": rule }))), [want]);
+    }
     let syntax = compile_errors(with(json!({"rule": "self.a =="})));
     assert!(syntax[0].contains("compilation failed: ERROR: <input>:1:10: Syntax error:"), "{syntax:?}");
     let message = compile_errors(with(json!({"rule": "true", "messageExpression": "1 +"})));

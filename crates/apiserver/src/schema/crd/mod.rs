@@ -22,6 +22,24 @@ const COLUMN_FORMATS: [&str; 8] =
     ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 const MAX_SELECTABLE: usize = 8;
 
+/// Empty lists and maps of a schema say nothing and are not kept.
+fn drop_empty(schema: &mut Value) {
+    let Some(map) = schema.as_object_mut() else { return };
+    map.retain(|key, value| match value {
+        Value::Object(inner) => !(inner.is_empty() && matches!(key.as_str(), "properties" | "definitions" | "patternProperties")),
+        Value::Array(inner) => !(inner.is_empty() && !matches!(key.as_str(), "default" | "example")),
+        _ => true,
+    });
+    for (key, value) in map {
+        match (key.as_str(), value) {
+            ("properties", Value::Object(properties)) => properties.values_mut().for_each(drop_empty),
+            ("items" | "additionalProperties" | "not", value) => drop_empty(value),
+            ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => schemas.iter_mut().for_each(drop_empty),
+            _ => {}
+        }
+    }
+}
+
 /// Fills what the API server fills: names, conversion, flags of versions, stored versions.
 pub fn default_crd(crd: &mut Value) {
     let stored = storage_version(crd).map(str::to_owned);
@@ -40,6 +58,11 @@ pub fn default_crd(crd: &mut Value) {
             for flag in ["served", "storage"] {
                 version.entry(flag).or_insert(false.into());
             }
+        }
+    }
+    for schema in spec.get_mut("versions").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(schema) = schema.pointer_mut("/schema/openAPIV3Schema") {
+            drop_empty(schema);
         }
     }
     let conversion = spec.entry("conversion").or_insert(Value::Null);
@@ -225,8 +248,14 @@ fn validate_versions(spec: &Value, errors: &mut Vec<FieldError>) {
             validate_columns(&version["additionalPrinterColumns"], &at, errors);
         }
         if !shares(|s| s.selectable.is_some()) {
-            let at = format!("{at}.selectableFields");
-            validate_selectable(&version["selectableFields"], &version["schema"], &at, errors);
+            let (at, fields) = (format!("{at}.selectableFields"), &version["selectableFields"]);
+            // A schema that all versions share is not seen here, and the real server says so in these words.
+            if shares(|s| s.schema.is_some()) && fields.as_array().is_some_and(|f| !f.is_empty()) {
+                let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
+                errors.push(FieldError::invalid(at, "", detail));
+            } else {
+                validate_selectable(fields, &version["schema"], &at, errors);
+            }
         }
     }
     // The versions stand in the detail, because only text keeps the order in which Go prints them.
@@ -291,8 +320,13 @@ fn validate_schema(validation: &Value, status: bool, at: &str, errors: &mut Vec<
     let at = format!("{at}.openAPIV3Schema");
     let before = errors.len();
     openapi::root(schema, status, &at, errors);
-    let structural = structural::check(schema, &at);
+    let mut faults_of_schema = Vec::new();
+    openapi::check(schema, &at, &mut faults_of_schema);
+    // What cannot even be read as a structural schema is not asked whether it is one.
+    let readable = !faults_of_schema.iter().any(|error| error.detail.ends_with(" is not supported"));
+    let structural = if readable { structural::check(schema, &at) } else { Ok(()) };
     let sound = match structural {
+        Ok(()) if !readable => false,
         Err(NonStructural(faults)) => {
             errors.extend(faults);
             false
@@ -304,7 +338,7 @@ fn validate_schema(validation: &Value, status: bool, at: &str, errors: &mut Vec<
             sound
         }
     };
-    openapi::check(schema, &at, errors);
+    errors.append(&mut faults_of_schema);
     if sound && errors.len() == before {
         errors.extend(Rules::compile_at(schema, &at).1);
     }
@@ -427,21 +461,21 @@ fn validate_names(of: &Value, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::invalid(format!("spec.names.{key}"), name, detail));
         }
     }
-    let mut list = |key: &str| {
-        for (i, name) in of[key].as_array().into_iter().flatten().enumerate() {
-            let name = name.as_str().unwrap_or("");
-            if let Some(detail) = names::dns1035_label(name) {
-                errors.push(FieldError::invalid(format!("spec.names.{key}[{i}]"), name, detail));
-            }
-        }
-    };
-    list("shortNames");
+    validate_label_list(of, "shortNames", errors);
     let (kind, list_kind) = (text(of, "kind"), text(of, "listKind"));
-    let ambiguous = !kind.is_empty() && kind == list_kind;
-    list("categories");
-    if ambiguous {
+    if !kind.is_empty() && kind == list_kind {
         let detail = "kind and listKind may not be the same";
         errors.push(FieldError::invalid("spec.names.listKind", list_kind, detail));
+    }
+    validate_label_list(of, "categories", errors);
+}
+
+fn validate_label_list(of: &Value, key: &str, errors: &mut Vec<FieldError>) {
+    for (i, name) in of[key].as_array().into_iter().flatten().enumerate() {
+        let name = name.as_str().unwrap_or("");
+        if let Some(detail) = names::dns1035_label(name) {
+            errors.push(FieldError::invalid(format!("spec.names.{key}[{i}]"), name, detail));
+        }
     }
 }
 

@@ -222,6 +222,7 @@ fn schemas() {
                 ".uniqueItems: Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic",
             ],
         ),
+        (json!({"$ref": "x"}), &[".$ref: Forbidden: $ref is not supported"]),
         (
             json!({"type": "object", "patternProperties": {"a": string}}),
             &[".patternProperties: Forbidden: patternProperties is not supported"],
