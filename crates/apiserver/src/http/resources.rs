@@ -304,7 +304,9 @@ impl Call<'_> {
 
     async fn evict(&self) -> Result<Response<ReplyBody>, Status> {
         let eviction = self.decode()?.value;
-        let options = DeleteOptions::parse(&eviction["deleteOptions"])?;
+        let intent = options::intent("CreateOptions", &self.query, &self.parts.headers, false)?;
+        let mut options = DeleteOptions::parse(&eviction["deleteOptions"])?;
+        options.dry_run |= intent.dry_run;
         self.api.delete(&self.resource, &self.name()?, &options).await?;
         let done = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Ok(reply::json(StatusCode::CREATED, &done))
