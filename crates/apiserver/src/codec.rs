@@ -67,6 +67,9 @@ pub fn decode(media: Media, body: &[u8]) -> Result<Value, String> {
         }
         Media::Yaml => {
             let text = str::from_utf8(body).map_err(|_| "yaml: invalid leading UTF-8 octet".to_owned())?;
+            if text.lines().any(|line| line.starts_with('\t') && !line.trim().is_empty()) {
+                return Err("yaml: found character that cannot start any token".to_owned());
+            }
             // Of several documents the first counts, and of several equal keys the last.
             let text = text.split("\n---").next().unwrap_or_default();
             let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };

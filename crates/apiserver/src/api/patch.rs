@@ -86,6 +86,12 @@ impl Api {
             let error = FieldError::invalid("patch", shown, problem);
             Err(Status::invalid("", "", "", &[error]))
         };
+        let mut typed = value.clone();
+        if let Err(status) = place.resource.check_type(&mut typed)
+            && place.resource.is_builtin()
+        {
+            return refuse(status.message.split_once(": ").map_or(status.message.as_str(), |(_, rest)| rest));
+        }
         if let Some(problem) = place.resource.decode_error(&value) {
             return refuse(problem.split_once(": ").map_or(problem.as_str(), |(_, rest)| rest));
         }
