@@ -72,7 +72,8 @@ pub fn decode(media: Media, body: &[u8]) -> Result<Value, String> {
             }
             // Of several documents the first counts, and of several equal keys the last.
             let text = text.split("\n---").next().unwrap_or_default();
-            let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+            let options =
+                serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
             serde_saphyr::from_str_with_options(text, options)
                 .map_err(|e| format!("yaml: {}", first_line(&e.to_string())))
         }

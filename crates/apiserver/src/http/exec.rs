@@ -49,7 +49,8 @@ pub(super) async fn serve(
     if !options.attach && options.command.is_empty() {
         return Err(Status::bad_request("you must specify at least 1 command for the container"));
     }
-    let header = |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let header =
+        |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let key = header(header::SEC_WEBSOCKET_KEY).to_owned();
     let Some(upgrade) = parts.extensions.get::<OnUpgrade>().cloned().filter(|_| !key.is_empty()) else {
         return Err(Status::bad_request("Upgrade request required"));
@@ -63,7 +64,8 @@ pub(super) async fn serve(
         match upgrade.await {
             Ok(stream) => {
                 let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_LIMIT));
-                let socket = WebSocketStream::from_raw_socket(TokioIo::new(stream), Role::Server, Some(config)).await;
+                let socket =
+                    WebSocketStream::from_raw_socket(TokioIo::new(stream), Role::Server, Some(config)).await;
                 relay(socket, session).await;
             }
             Err(error) => tracing::debug!(%error, "a client left before its exec session began"),

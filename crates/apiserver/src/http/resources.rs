@@ -82,21 +82,29 @@ fn check_include(include: &str) -> Result<(), Status> {
     if matches!(include, "" | "None" | "Metadata" | "Object") {
         return Ok(());
     }
-    let error = FieldError::invalid("includeObject", include, "must be 'Metadata', 'Object', 'None', or empty");
+    let error =
+        FieldError::invalid("includeObject", include, "must be 'Metadata', 'Object', 'None', or empty");
     Err(Status::bad_request(format!("Unable to convert to Table as requested: {error}")))
 }
 
 /// Metadata of one object and of a list are asked for under different names.
-fn check_plurality(rendering: &Rendering, accept: &str, resource: &Resource, list: bool) -> Result<(), Status> {
+fn check_plurality(
+    rendering: &Rendering,
+    accept: &str,
+    resource: &Resource,
+    list: bool,
+) -> Result<(), Status> {
     if *rendering != Rendering::Metadata {
         return Ok(());
     }
     let asked_for_list = accept.contains("as=PartialObjectMetadataList");
-    let both = asked_for_list && accept.replace("PartialObjectMetadataList", "").contains("as=PartialObjectMetadata");
+    let both = asked_for_list
+        && accept.replace("PartialObjectMetadataList", "").contains("as=PartialObjectMetadata");
     if both || asked_for_list == list || !resource.is_builtin() {
         return Ok(());
     }
-    let internal = if resource.group.is_empty() { "core" } else { resource.group.split('.').next().unwrap_or_default() };
+    let internal =
+        if resource.group.is_empty() { "core" } else { resource.group.split('.').next().unwrap_or_default() };
     let message = match asked_for_list {
         true => format!(
             "you requested PartialObjectMetadataList, but the requested object is not a list (*{internal}.{})",
@@ -168,7 +176,8 @@ impl Call<'_> {
             ("scale", Method::PATCH) => self.patch_scale().await,
             ("log", Method::GET) => self.log().await,
             ("exec" | "attach", Method::GET | Method::POST) => {
-                exec::serve(self.api, &self.resource, &self.name()?, &self.parts, &self.query, subresource).await
+                exec::serve(self.api, &self.resource, &self.name()?, &self.parts, &self.query, subresource)
+                    .await
             }
             ("binding", Method::POST) => self.bind().await,
             ("eviction", Method::POST) => self.evict().await,
@@ -258,7 +267,8 @@ impl Call<'_> {
         let apply = matches!(kind, PatchKind::Apply { .. });
         let intent = options::intent("PatchOptions", &self.query, &self.parts.headers, apply)?;
         let patch = self.decode_patch(kind)?;
-        let written = self.api.patch(&self.resource, &self.name()?, subresource, kind, patch, &intent).await?;
+        let written =
+            self.api.patch(&self.resource, &self.name()?, subresource, kind, patch, &intent).await?;
         Ok(self.written(written))
     }
 
@@ -405,11 +415,14 @@ impl Call<'_> {
     }
 
     fn patch_kind(&self) -> Result<PatchKind, Status> {
-        let essence = content_type(&self.parts.headers).unwrap_or_default().split(';').next().unwrap_or_default();
+        let essence =
+            content_type(&self.parts.headers).unwrap_or_default().split(';').next().unwrap_or_default();
         match essence.trim() {
             "application/json-patch+json" => Ok(PatchKind::Json),
             "application/merge-patch+json" => Ok(PatchKind::Merge),
-            "application/strategic-merge-patch+json" if self.resource.is_builtin() => Ok(PatchKind::Strategic),
+            "application/strategic-merge-patch+json" if self.resource.is_builtin() => {
+                Ok(PatchKind::Strategic)
+            }
             "application/apply-patch+yaml" => Ok(PatchKind::Apply { force: self.query.flag("force") }),
             _ if self.resource.is_builtin() => Err(Status::bare(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -450,7 +463,8 @@ impl Call<'_> {
                 let media = Media::of(content_type(&self.parts.headers))?;
                 if media == Media::Protobuf {
                     let options = TypeName { api_version: "v1", kind: "DeleteOptions" };
-                    protobuf::decode(&self.body, options).map_err(|error| Status::bad_request(error.to_string()))?
+                    protobuf::decode(&self.body, options)
+                        .map_err(|error| Status::bad_request(error.to_string()))?
                 } else {
                     codec::decode(media, &self.body).map_err(|problem| {
                         Status::bad_request(format!("couldn't get version/kind; json parse error: {problem}"))
@@ -499,7 +513,10 @@ fn unregistered(kind: &str, version: &str) -> String {
 /// The body says what it is, and it is not this.
 fn cannot_handle(said: TypeName<'_>, wanted: &str, problem: &str) -> Status {
     let version = said.api_version.rsplit('/').next().unwrap_or_default();
-    Status::bad_request(format!("{} in version {version:?} cannot be handled as a {wanted}: {problem}", said.kind))
+    Status::bad_request(format!(
+        "{} in version {version:?} cannot be handled as a {wanted}: {problem}",
+        said.kind
+    ))
 }
 
 fn content_type(headers: &HeaderMap) -> Option<&str> {
