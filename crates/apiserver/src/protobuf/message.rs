@@ -21,7 +21,12 @@ pub(super) fn read(message: &Message, bytes: &[u8]) -> Result<Map<String, Value>
 }
 
 /// A message that is there twice is one message with the fields of both.
-fn read_into(message: &Message, bytes: &[u8], out: &mut Map<String, Value>, depth: usize) -> Result<(), Error> {
+fn read_into(
+    message: &Message,
+    bytes: &[u8],
+    out: &mut Map<String, Value>,
+    depth: usize,
+) -> Result<(), Error> {
     let depth = depth.checked_sub(1).ok_or(Error::TooDeep)?;
     let mut reader = Reader::new(bytes);
     while let Some(tag) = reader.tag(&message.name)? {
@@ -147,7 +152,13 @@ fn entry(bytes: &[u8], field: &Field, item: &Holds, depth: usize) -> Result<(Str
     Ok((key, held))
 }
 
-fn value(reader: &mut Reader<'_>, wire: u8, field: &Field, holds: &Holds, depth: usize) -> Result<Value, Error> {
+fn value(
+    reader: &mut Reader<'_>,
+    wire: u8,
+    field: &Field,
+    holds: &Holds,
+    depth: usize,
+) -> Result<Value, Error> {
     if let Holds::Int32 | Holds::Int64 | Holds::Bool = holds {
         expect(wire, VARINT, field)?;
         return Ok(whole(holds, reader.varint()?));
@@ -182,7 +193,11 @@ fn value(reader: &mut Reader<'_>, wire: u8, field: &Field, holds: &Holds, depth:
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "this is how the format holds them")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "this is how the format holds them"
+)]
 fn whole(holds: &Holds, bits: u64) -> Value {
     match holds {
         Holds::Bool => (bits != 0).into(),
@@ -223,7 +238,11 @@ fn time(bytes: &[u8], field: &Field, micro: bool) -> Result<Value, Error> {
     }
     let (mut seconds, mut nanos) = (0, 0);
     let mut reader = Reader::new(bytes);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "this is how the format holds them")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        reason = "this is how the format holds them"
+    )]
     while let Some(tag) = reader.tag("Timestamp")? {
         match (tag.number, tag.wire) {
             (1, VARINT) => seconds = reader.varint()? as i64,
