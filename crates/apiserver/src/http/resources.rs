@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::reply::{self, ReplyBody};
 use super::{exec, options};
 use crate::api::{Api, Body, Creation, DeleteOptions, ListRequest, Name, PatchKind, WatchRequest, Written};
+use crate::builtin;
 use crate::codec::{self, Media};
 use crate::go_json;
 use crate::hooks::LogOptions;
@@ -401,17 +402,38 @@ impl Call<'_> {
         }
         let value = protobuf::decode(&self.body, expected).map_err(|error| match &error {
             protobuf::Error::Message { api_version, kind, .. } => {
-                cannot_handle(TypeName { api_version, kind }, expected.kind, &error.to_string())
+                cannot_handle(TypeName { api_version, kind }, expected, &error.to_string())
             }
             _ => self.resource.unrecognized(&error.to_string(), &self.body),
         })?;
-        // Objects are checked where they are admitted; these are not objects.
         let text = |key: &str| value[key].as_str().unwrap_or_default();
         let said = TypeName { api_version: text("apiVersion"), kind: text("kind") };
+        // Objects are checked where they are admitted; what else is sent is checked here.
         if own || said == expected {
             return Ok(value);
         }
-        Err(cannot_handle(said, expected.kind, &unregistered(said.kind, said.api_version)))
+        let problem = match builtin::by_kind(said.api_version, said.kind) {
+            Some(other) => {
+                let group = expected.api_version.split_once('/').map_or("core", |(group, _)| group);
+                let (version, kind) = (other.version, expected.kind);
+                format!("converting ({version}.{}) to ({group}.{kind}): unknown conversion", other.kind)
+            }
+            None => unregistered(said.kind, said.api_version),
+        };
+        Err(cannot_handle(said, expected, &problem))
+    }
+
+    /// Nothing else is known where the body of a DELETE is read.
+    fn protobuf_options(&self) -> Result<Value, Status> {
+        let options = TypeName { api_version: "v1", kind: "DeleteOptions" };
+        protobuf::decode(&self.body, options).map_err(|error| {
+            Status::bad_request(match &error {
+                protobuf::Error::Message { api_version, kind, .. } if kind != options.kind => {
+                    unregistered(kind, api_version)
+                }
+                _ => error.to_string(),
+            })
+        })
     }
 
     fn patch_kind(&self) -> Result<PatchKind, Status> {
@@ -461,14 +483,11 @@ impl Call<'_> {
             true => Value::Null,
             false => {
                 let media = Media::of(content_type(&self.parts.headers))?;
-                if media == Media::Protobuf {
-                    let options = TypeName { api_version: "v1", kind: "DeleteOptions" };
-                    protobuf::decode(&self.body, options)
-                        .map_err(|error| Status::bad_request(error.to_string()))?
-                } else {
-                    codec::decode(media, &self.body).map_err(|problem| {
+                match media {
+                    Media::Protobuf => self.protobuf_options()?,
+                    Media::Json | Media::Yaml => codec::decode(media, &self.body).map_err(|problem| {
                         Status::bad_request(format!("couldn't get version/kind; json parse error: {problem}"))
-                    })?
+                    })?,
                 }
             }
         };
@@ -511,11 +530,11 @@ fn unregistered(kind: &str, version: &str) -> String {
 }
 
 /// The body says what it is, and it is not this.
-fn cannot_handle(said: TypeName<'_>, wanted: &str, problem: &str) -> Status {
+fn cannot_handle(said: TypeName<'_>, wanted: TypeName<'_>, problem: &str) -> Status {
     let version = said.api_version.rsplit('/').next().unwrap_or_default();
     Status::bad_request(format!(
-        "{} in version {version:?} cannot be handled as a {wanted}: {problem}",
-        said.kind
+        "{} in version {version:?} cannot be handled as a {}: {problem}",
+        said.kind, wanted.kind
     ))
 }
 

@@ -139,8 +139,9 @@ fn entry(bytes: &[u8], field: &Field, item: &Holds, depth: usize) -> Result<(Str
     let mut reader = Reader::new(bytes);
     while let Some(tag) = reader.tag(&field.name)? {
         match tag.number {
-            1 => key = text(payload(&mut reader, tag.wire, field)?),
-            2 => held = Some(value(&mut reader, tag.wire, field, item, depth)?),
+            // Go does not look at the wire type here.
+            1 => key = text(reader.bytes()?),
+            2 => held = Some(value(&mut reader, BYTES, field, item, depth)?),
             _ => reader.skip(tag)?,
         }
     }

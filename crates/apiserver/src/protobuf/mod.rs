@@ -55,8 +55,8 @@ pub(crate) fn decode(body: &[u8], assumed: TypeName<'_>) -> Result<Value, Error>
     }
     let envelope = Envelope::read(envelope).map_err(Error::Envelope)?;
     let or = |said: String, assumed: &str| if said.is_empty() { assumed.to_owned() } else { said };
-    let (api_version, kind) =
-        (or(envelope.api_version, assumed.api_version), or(envelope.kind, assumed.kind));
+    let api_version = or(envelope.api_version, assumed.api_version);
+    let kind = or(envelope.kind, assumed.kind);
     let mut object = match find(&api_version, &kind) {
         None => Map::new(),
         Some(message) => match message::read(message, envelope.raw) {
