@@ -141,18 +141,23 @@ impl Api {
         logs.logs(pod, options).await.map(Some)
     }
 
-    /// `exec` and `attach`.
-    pub async fn exec(
+    /// The Pod that a command is for, with the choice of container made.
+    pub fn exec_target(
         &self,
         resource: &Resource,
         named: &Name<'_>,
-        mut options: ExecOptions,
-    ) -> Result<ExecSession, Status> {
+        options: &mut ExecOptions,
+    ) -> Result<Value, Status> {
         let pod = resource.typed(&*self.find(resource, named)?);
         options.container = Some(container_of(&pod, options.container.as_deref())?);
         if pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty() {
             return Err(Status::bad_request(format!("pod {} does not have a host assigned", named.name)));
         }
+        Ok(pod)
+    }
+
+    /// `exec` and `attach`.
+    pub async fn exec(&self, pod: Value, options: ExecOptions) -> Result<ExecSession, Status> {
         let Some(exec) = self.hooks().exec else { return Err(no_node()) };
         exec.exec(pod, options).await
     }

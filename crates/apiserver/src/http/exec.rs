@@ -1,5 +1,7 @@
 //! `exec` and `attach` over WebSocket, in the channel protocols that `kubectl` speaks (`v5` and `v4`).
 
+use std::time::Duration;
+
 use base64::Engine;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
@@ -10,7 +12,8 @@ use hyper_util::rt::TokioIo;
 use ring::digest;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
 use super::reply::{self, ReplyBody};
 use crate::api::{Api, Name};
@@ -28,6 +31,8 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 /// The largest message that a client may send.
 const MESSAGE_LIMIT: usize = 1 << 20;
+/// How long a client may take to answer that it heard the end.
+const PARTING: Duration = Duration::from_secs(5);
 
 pub(super) async fn serve(
     api: &Api,
@@ -37,7 +42,7 @@ pub(super) async fn serve(
     query: &Query,
     subresource: &str,
 ) -> Result<Response<ReplyBody>, Status> {
-    let options = ExecOptions {
+    let mut options = ExecOptions {
         container: Some(query.get("container")).filter(|c| !c.is_empty()).map(str::to_owned),
         command: query.all("command").to_vec(),
         stdin: query.flag("stdin"),
@@ -49,6 +54,8 @@ pub(super) async fn serve(
     if !options.attach && options.command.is_empty() {
         return Err(Status::bad_request("you must specify at least 1 command for the container"));
     }
+    // Before the connection is looked at: a client that tries another protocol must hear what is wrong.
+    let pod = api.exec_target(resource, named, &mut options)?;
     let header =
         |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let key = header(header::SEC_WEBSOCKET_KEY).to_owned();
@@ -59,7 +66,7 @@ pub(super) async fn serve(
     let Some(protocol) = PROTOCOLS.iter().find(|p| offered.split(',').any(|o| o.trim() == **p)) else {
         return Err(Status::bad_request(format!("unable to upgrade: none of {offered:?} is spoken here")));
     };
-    let session = api.exec(resource, named, options).await?;
+    let session = api.exec(pod, options).await?;
     tokio::spawn(async move {
         match upgrade.await {
             Ok(stream) => {
@@ -97,32 +104,37 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send,
 {
     let (mut sink, mut source) = socket.split();
-    loop {
-        tokio::select! {
-            message = source.next() => {
-                let Some(Ok(message)) = message else { break };
-                let Some(frame) = incoming(&message) else { continue };
-                if session.to_container.send(frame).await.is_err() {
-                    // The command no longer reads; what it still says is worth hearing.
-                    continue;
-                }
-            }
-            frame = session.from_container.recv() => {
-                let Some(frame) = frame else { break };
-                let last = matches!(frame, ExecFrame::Ended(_));
-                if let Some(message) = outgoing(frame)
-                    && sink.send(message).await.is_err()
-                {
-                    break;
-                }
-                if last {
-                    break;
-                }
+    // Each way on its own: a command that waits for its output to be read must not keep it from being read.
+    let inward = async {
+        while let Some(Ok(message)) = source.next().await {
+            if let Some(frame) = incoming(&message) {
+                // A command that no longer reads may still speak, so this goes on.
+                let _unread = session.to_container.send(frame).await;
             }
         }
+    };
+    let outward = async {
+        while let Some(frame) = session.from_container.recv().await {
+            let last = matches!(frame, ExecFrame::Ended(_));
+            let gone = match outgoing(frame) {
+                Some(message) => sink.send(message).await.is_err(),
+                None => false,
+            };
+            if last || gone {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = inward => {}
+        () = outward => {}
     }
     // The client may be gone already; there is nobody left to tell.
-    let _closed = sink.close().await;
+    let _gone =
+        sink.send(Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }))).await;
+    // What the client still sends is read, or the kernel would reset the connection and with it the last words.
+    let parting = async { while let Some(Ok(_)) = source.next().await {} };
+    let _impolite = tokio::time::timeout(PARTING, parting).await;
 }
 
 fn incoming(message: &Message) -> Option<ExecFrame> {

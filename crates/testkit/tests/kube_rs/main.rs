@@ -9,6 +9,7 @@ mod discovery;
 mod durability;
 mod faults;
 mod fixtures;
+mod hooks;
 mod metadata;
 mod node;
 mod objects;
@@ -50,6 +51,8 @@ enum On {
     Embedded,
     /// The embedded server over its socket.
     Socket,
+    /// Sockets: the embedded server's and the real one's.
+    Wire,
     /// An embedded server of its own, with nothing else running.
     Alone,
 }
@@ -104,6 +107,12 @@ fn all() -> Vec<Trial> {
         collection::foreground on Every,
         collection::orphans on Every,
         collection::namespace on Every,
+        node::logs on Embedded,
+        node::log_refusals on Every,
+        node::exec on Socket,
+        node::exec_refusals on Wire,
+        node::kubectl_logs on Socket,
+        node::kubectl_exec on Socket,
     ]
 }
 
@@ -125,13 +134,13 @@ async fn run(options: &Options, report: &mut Report) {
         let place = Place::in_process().await;
         run_on("in-process", place, &on(&[On::Every, On::Embedded]), report).await;
         let place = Place::socket(kubectl).await;
-        run_on("embedded", place, &on(&[On::Every, On::Embedded, On::Socket]), report).await;
+        run_on("embedded", place, &on(&[On::Every, On::Embedded, On::Socket, On::Wire]), report).await;
         for trial in on(&[On::Alone]) {
             run_on("alone", Place::in_process().await, &[trial], report).await;
         }
     }
     if options.wants(Kind::Real) {
-        let trials = on(&[On::Every]);
+        let trials = on(&[On::Every, On::Wire]);
         match options.binaries() {
             Err(error) => {
                 report.skip("kube-rs on the real kube-apiserver", trials.len(), &format!("{error:#}"))

@@ -1,1 +1,251 @@
-//! x
+//! Logs and exec of Pods: kube-rs and `kubectl` on one side, a pretended node on the other.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use agentcube_apiserver::hooks::LogOptions;
+use anyhow::{Context, Result, bail, ensure};
+use futures_util::{AsyncBufReadExt, SinkExt, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, AttachParams, AttachedProcess, LogParams, PostParams, TerminalSize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::fixtures::pod;
+use crate::world::{World, refused};
+
+/// Far more than any channel on the way holds.
+const MUCH: usize = 3 << 20;
+const KUBECTL_LIMIT: Duration = Duration::from_secs(60);
+
+/// Pods to talk to; the key of the first, which has said ten lines.
+async fn pods(world: &World) -> Result<(Api<Pod>, String)> {
+    let api: Api<Pod> = world.api();
+    api.create(&PostParams::default(), &pod("one", &["c"], Some("n1"))?).await?;
+    api.create(&PostParams::default(), &pod("two", &["a", "b"], Some("n1"))?).await?;
+    api.create(&PostParams::default(), &pod("nowhere", &["c"], None)?).await?;
+    let key = format!("{}/one", world.namespace);
+    if let Ok(node) = world.node() {
+        for n in 0..10 {
+            node.say(&key, &format!("line {n}"));
+        }
+    }
+    Ok((api, key))
+}
+
+pub(crate) async fn logs(world: World) -> Result<()> {
+    let (api, key) = pods(&world).await?;
+    let node = world.node()?;
+    let all = api.logs("one", &LogParams::default()).await?;
+    ensure!(all.lines().count() == 10 && all.ends_with("line 9\n"), "{all:?}");
+    let tail = LogParams { tail_lines: Some(2), ..LogParams::default() };
+    ensure!(api.logs("one", &tail).await? == "line 8\nline 9\n");
+    let container = LogParams { container: Some("b".into()), ..LogParams::default() };
+    ensure!(api.logs("two", &container).await?.is_empty());
+
+    let follow = LogParams { follow: true, ..tail };
+    let mut lines = api.log_stream("one", &follow).await?.lines();
+    for expected in ["line 8", "line 9"] {
+        ensure!(lines.next().await.context("a line")?? == expected);
+    }
+    node.say(&key, "late");
+    ensure!(lines.next().await.context("a line")?? == "late", "a follower hears what is said later");
+    node.end(&key);
+    ensure!(lines.next().await.is_none(), "the stream ends with the log");
+
+    let params = LogParams {
+        container: Some("c".into()),
+        limit_bytes: Some(100),
+        since_seconds: Some(60),
+        timestamps: true,
+        ..LogParams::default()
+    };
+    api.logs("one", &params).await?;
+    let expected = LogOptions {
+        container: Some("c".into()),
+        timestamps: true,
+        limit_bytes: Some(100),
+        since_seconds: Some(60),
+        ..LogOptions::default()
+    };
+    let asked = node.asked(&key).pop().context("nothing was asked")?;
+    ensure!(asked == expected, "{asked:?}");
+    let previous = LogParams { previous: true, ..LogParams::default() };
+    let status = refused(api.logs("one", &previous).await, 400, "BadRequest")?;
+    ensure!(
+        status.message.contains("previous terminated container"),
+        "the node's own refusal: {}",
+        status.message
+    );
+    Ok(())
+}
+
+pub(crate) async fn log_refusals(world: World) -> Result<()> {
+    let (api, _) = pods(&world).await?;
+    let of = |container: &str| LogParams { container: Some(container.into()), ..LogParams::default() };
+    let status = refused(api.logs("one", &of("d")).await, 400, "BadRequest")?;
+    ensure!(status.message == "container d is not valid for pod one", "{}", status.message);
+    let status = refused(api.logs("two", &LogParams::default()).await, 400, "BadRequest")?;
+    let expected = "a container name must be specified for pod two, choose one of: [a b]";
+    ensure!(status.message == expected, "{}", status.message);
+    ensure!(api.logs("nowhere", &LogParams::default()).await?.is_empty());
+    refused(api.logs("none", &LogParams::default()).await, 404, "NotFound")?;
+    Ok(())
+}
+
+/// What a command said, and how it ended.
+struct Said {
+    stdout: String,
+    stderr: String,
+    status: k8s_openapi::apimachinery::pkg::apis::meta::v1::Status,
+}
+
+async fn said(mut process: AttachedProcess) -> Result<Said> {
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    let status = process.take_status().context("status")?;
+    if let Some(mut reader) = process.stdout() {
+        reader.read_to_string(&mut stdout).await?;
+    }
+    if let Some(mut reader) = process.stderr() {
+        reader.read_to_string(&mut stderr).await?;
+    }
+    let status = status.await.context("a command ends with a status")?;
+    process.join().await?;
+    Ok(Said { stdout, stderr, status })
+}
+
+pub(crate) async fn exec(world: World) -> Result<()> {
+    let (api, _) = pods(&world).await?;
+    let plain = AttachParams::default;
+    let heard = said(api.exec("one", ["say", "hello", "world"], &plain()).await?).await?;
+    ensure!(heard.stdout == "hello world in c\n" && heard.stderr.is_empty());
+    ensure!(heard.status.status.as_deref() == Some("Success"));
+    let heard = said(api.exec("two", ["say", "hello"], &plain().container("b")).await?).await?;
+    ensure!(heard.stdout == "hello in b\n", "{}", heard.stdout);
+
+    let heard = said(api.exec("one", ["nonsense"], &plain()).await?).await?;
+    ensure!(heard.stderr == "no such command\n" && heard.stdout.is_empty());
+    ensure!(heard.status.reason.as_deref() == Some("NonZeroExitCode"), "{:?}", heard.status);
+    let causes = heard.status.details.and_then(|details| details.causes).unwrap_or_default();
+    ensure!(causes.iter().any(|cause| cause.message.as_deref() == Some("3")), "{causes:?}");
+    let heard = said(api.attach("one", &plain()).await?).await?;
+    ensure!(heard.stdout == "attached to c\n", "{}", heard.stdout);
+
+    let mut process = api.exec("one", ["echo"], &AttachParams::default().stdin(true)).await?;
+    let mut stdin = process.stdin().context("stdin")?;
+    let much = "0123456789abcdef".repeat(MUCH / 16);
+    let sent = much.clone();
+    let sending = tokio::spawn(async move {
+        stdin.write_all(sent.as_bytes()).await?;
+        stdin.shutdown().await
+    });
+    let heard = said(process).await?;
+    sending.await??;
+    ensure!(heard.stdout == much, "{} of {} bytes came back", heard.stdout.len(), much.len());
+    ensure!(heard.stderr == "the end\n", "{}", heard.stderr);
+
+    let mut process = api.exec("one", ["size"], &AttachParams::interactive_tty()).await?;
+    let mut size = process.terminal_size().context("a terminal has a size")?;
+    size.send(TerminalSize { width: 100, height: 40 }).await?;
+    let heard = said(process).await?;
+    ensure!(heard.stdout == "100x40\n", "{}", heard.stdout);
+    Ok(())
+}
+
+pub(crate) async fn exec_refusals(world: World) -> Result<()> {
+    let (api, _) = pods(&world).await?;
+    let plain = AttachParams::default;
+    let cases = [
+        ("one", plain().container("d"), 400),
+        ("two", plain(), 400),
+        ("nowhere", plain(), 400),
+        ("none", plain(), 404),
+    ];
+    for (pod, params, code) in cases {
+        let Err(error) = api.exec(pod, ["say"], &params).await else {
+            bail!("exec in {pod} must be refused")
+        };
+        let kube::Error::UpgradeConnection(kube::client::UpgradeConnectionError::ProtocolSwitch(status)) =
+            error
+        else {
+            bail!("{pod}: {error:?}");
+        };
+        ensure!(status.as_u16() == code, "{pod}: {status}");
+    }
+    Ok(())
+}
+
+/// Runs `kubectl` with something on its standard input; what it printed, and its exit code.
+async fn kubectl(world: &World, args: &[&str], input: &[u8]) -> Result<(String, String, Option<i32>)> {
+    let kubectl = world.kubectl()?;
+    run(kubectl.command(args), input).await
+}
+
+async fn run(mut command: tokio::process::Command, input: &[u8]) -> Result<(String, String, Option<i32>)> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let mut stdin = child.stdin.take().context("stdin")?;
+    let input = input.to_vec();
+    let sending = tokio::spawn(async move { stdin.write_all(&input).await });
+    let output =
+        tokio::time::timeout(KUBECTL_LIMIT, child.wait_with_output()).await.context("kubectl hangs")??;
+    // A command that does not read its input leaves the pipe broken, which is its right.
+    let _unread = sending.await?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok((text(output.stdout), text(output.stderr), output.status.code()))
+}
+
+pub(crate) async fn kubectl_logs(world: World) -> Result<()> {
+    let (_, key) = pods(&world).await?;
+    let (stdout, stderr, code) = kubectl(&world, &["logs", "one"], b"").await?;
+    ensure!(code == Some(0) && stdout.lines().count() == 10, "{stdout}{stderr}");
+    let (stdout, ..) = kubectl(&world, &["logs", "one", "--tail", "3", "-c", "c"], b"").await?;
+    ensure!(stdout == "line 7\nline 8\nline 9\n", "{stdout}");
+    let (_, stderr, code) = kubectl(&world, &["logs", "one", "-c", "d"], b"").await?;
+    ensure!(code == Some(1) && stderr.contains("container d is not valid for pod one"), "{stderr}");
+
+    let program = world.kubectl()?;
+    let mut following = program.command(&["logs", "-f", "--tail", "1", "one"]);
+    let mut child = following.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
+    let mut lines =
+        tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(child.stdout.take().context("stdout")?));
+    ensure!(lines.next_line().await?.as_deref() == Some("line 9"));
+    let node = world.node()?;
+    node.say(&key, "late");
+    ensure!(lines.next_line().await?.as_deref() == Some("late"));
+    node.end(&key);
+    ensure!(lines.next_line().await?.is_none());
+    ensure!(child.wait().await?.success());
+    Ok(())
+}
+
+pub(crate) async fn kubectl_exec(world: World) -> Result<()> {
+    pods(&world).await?;
+    let (stdout, stderr, code) =
+        kubectl(&world, &["exec", "two", "-c", "a", "--", "say", "hello"], b"").await?;
+    ensure!(code == Some(0) && stdout == "hello in a\n", "{stdout}{stderr}");
+    let much = "0123456789abcdef".repeat(MUCH / 16);
+    let (stdout, stderr, code) =
+        kubectl(&world, &["exec", "-i", "one", "--", "echo"], much.as_bytes()).await?;
+    ensure!(code == Some(0) && stdout == much, "{} of {} bytes: {stderr}", stdout.len(), much.len());
+    ensure!(stderr == "the end\n", "{stderr}");
+    let (_, stderr, code) = kubectl(&world, &["exec", "one", "--", "nonsense"], b"").await?;
+    ensure!(code == Some(3), "{code:?}: {stderr}");
+    ensure!(stderr.contains("no such command") && stderr.contains("exit code 3"), "{stderr}");
+    let (_, stderr, code) = kubectl(&world, &["exec", "nowhere", "--", "say"], b"").await?;
+    ensure!(code == Some(1) && stderr.contains("pod nowhere does not have a host assigned"), "{stderr}");
+    let (stdout, stderr, code) = kubectl(&world, &["attach", "one"], b"").await?;
+    ensure!(code == Some(0) && stdout.contains("attached to c"), "{stdout}{stderr}");
+
+    // A terminal of a known size around kubectl.
+    let program = world.kubectl()?;
+    let inner = program.command(&["exec", "-it", "one", "--", "size"]);
+    let inner = inner.as_std();
+    let words: Vec<_> = std::iter::once(inner.get_program()).chain(inner.get_args()).collect();
+    let words: Vec<_> = words.iter().map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let mut terminal = tokio::process::Command::new("script");
+    terminal.args(["-qec", &format!("stty cols 100 rows 40; exec {}", words.join(" ")), "/dev/null"]);
+    terminal.kill_on_drop(true);
+    let (stdout, stderr, code) = run(terminal, b"").await?;
+    ensure!(code == Some(0) && stdout.contains("100x40"), "{code:?}: {stdout}{stderr}");
+    Ok(())
+}

@@ -14,6 +14,7 @@ use kube::core::{ObjectMeta, Status};
 use kube::{Client, Config};
 
 use crate::fixtures;
+use crate::hooks::Node;
 
 /// A trial cannot be held here, for want of a program; it is skipped, loudly.
 #[derive(Debug)]
@@ -41,6 +42,7 @@ pub(crate) struct Place {
     backend: Backend,
     client: Client,
     kubectl: Option<PathBuf>,
+    node: Option<Arc<Node>>,
 }
 
 impl Place {
@@ -64,7 +66,21 @@ impl Place {
 
     async fn ready(backend: Backend, client: Client, kubectl: Option<PathBuf>) -> Result<Place> {
         fixtures::install(&client).await.context("the fixtures' definition")?;
-        Ok(Place { backend, client, kubectl })
+        let mut place = Place { backend, client, kubectl, node: None };
+        if let Some(internals) = place.internals() {
+            let node = Arc::new(Node::default());
+            internals.set_hooks(node.hooks());
+            place.node = Some(node);
+        }
+        Ok(place)
+    }
+
+    fn internals(&self) -> Option<&Internals> {
+        match &self.backend {
+            Backend::InProcess(server) => Some(server.api()),
+            Backend::Socket(handle) => Some(handle.server().api()),
+            Backend::Real { .. } => None,
+        }
     }
 
     /// A world for one trial, in a namespace named after it.
@@ -101,11 +117,12 @@ impl World {
 
     /// The inside of the embedded server; the real one shows none.
     pub(crate) fn internals(&self) -> Result<&Internals> {
-        match &self.place.backend {
-            Backend::InProcess(server) => Ok(server.api()),
-            Backend::Socket(handle) => Ok(handle.server().api()),
-            Backend::Real { .. } => bail!("the real server shows nothing of its inside"),
-        }
+        self.place.internals().context("the real server shows nothing of its inside")
+    }
+
+    /// The pretended node of the embedded server.
+    pub(crate) fn node(&self) -> Result<&Node> {
+        self.place.node.as_deref().context("the real server has no pretended node")
     }
 
     /// The program and the arguments that point it at this server.
