@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,12 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::process::{cargo, find_program, quietly, succeeds};
 use crate::{Settings, setup};
 
+/// What the demonstration shows.
+const EXAMPLES: [&str; 3] = [
+    "examples/tasks/customer-support.yaml",
+    "examples/gateways/default.yaml",
+    "examples/sandboxes/pool.yaml",
+];
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs the demonstration.
@@ -96,20 +102,10 @@ fn show(settings: &Settings, kubeconfig: &Path) -> Result<()> {
     };
     run(&["apply", "--server-side", "-f", "deploy/crds"])?;
     run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=20s"])?;
-    for example in examples(&settings.root) {
-        run(&["apply", "-f", &example])?;
+    for example in EXAMPLES {
+        run(&["apply", "-f", example])?;
     }
-    run(&["get", "agentcube", "--all-namespaces"])?;
+    run(&["get", "tasks,taskgateways"])?;
+    run(&["get", "sandboxpools"])?;
     Ok(())
-}
-
-/// The examples that the demonstration applies, in order.
-fn examples(root: &Path) -> Vec<String> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(root.join("examples"))
-        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
-        .unwrap_or_default();
-    found.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
-    found.sort();
-    let names = found.iter().filter_map(|path| path.strip_prefix(root).ok());
-    names.map(|path| path.display().to_string()).collect()
 }

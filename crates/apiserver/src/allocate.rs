@@ -49,7 +49,12 @@ impl Addresses {
 
     /// Fills in what the Service asks for and lacks; refuses what it names itself and cannot have. `old` is the
     /// Service as it was, which keeps what it holds.
-    pub(crate) fn assign(&self, value: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<(), Vec<FieldError>> {
+    pub(crate) fn assign(
+        &self,
+        value: &mut Value,
+        old: Option<&Value>,
+        dry_run: bool,
+    ) -> Result<(), Vec<FieldError>> {
         let mut taken = self.taken.lock();
         let held = old.and_then(address_of);
         let held_ports: Vec<u16> = old.into_iter().flat_map(service::node_ports).collect();
@@ -84,7 +89,8 @@ impl Addresses {
 /// The cluster has IPv4 addresses only.
 fn refused_families(value: &Value) -> Vec<FieldError> {
     let spec = &value["spec"];
-    let headless_without_selector = spec["clusterIP"] == "None" && spec["selector"].as_object().is_none_or(|s| s.is_empty());
+    let headless_without_selector =
+        spec["clusterIP"] == "None" && spec["selector"].as_object().is_none_or(|s| s.is_empty());
     if headless_without_selector || spec["type"] == "ExternalName" {
         return Vec::new();
     }
@@ -133,7 +139,8 @@ impl Taken {
             let field = format!("spec.ports[{n}].nodePort");
             match u16::try_from(number).ok().filter(|number| PORTS.contains(number)) {
                 None => {
-                    let detail = "provided port is not in the valid range. The range of valid ports is 30000-32767";
+                    let detail =
+                        "provided port is not in the valid range. The range of valid ports is 30000-32767";
                     Some(FieldError::invalid(field, number, detail))
                 }
                 Some(port) if self.ports.contains(&port) && !held.contains(&port) => {

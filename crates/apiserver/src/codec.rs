@@ -1,9 +1,10 @@
-//! Bodies in and out: JSON and YAML, bounded in size and depth.
+//! Bodies in: JSON, YAML and protobuf, bounded in size and depth.
 
 use http::StatusCode;
 use serde_json::Value;
 
 use crate::go_json;
+use crate::protobuf::{self, TypeName};
 use crate::status::Status;
 
 /// The largest body that is read, as in the real server.
@@ -14,6 +15,8 @@ pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
 pub enum Media {
     Json,
     Yaml,
+    /// Of built-in kinds only.
+    Protobuf,
 }
 
 impl Media {
@@ -23,12 +26,13 @@ impl Media {
         match essence {
             "" | "application/json" | "*/*" => Ok(Self::Json),
             "application/yaml" => Ok(Self::Yaml),
-            _ => Err(unsupported_media(&[
-                "application/json",
-                "application/yaml",
-                "application/vnd.kubernetes.protobuf",
-            ])),
+            "application/vnd.kubernetes.protobuf" => Ok(Self::Protobuf),
+            _ => Err(Self::unsupported()),
         }
+    }
+
+    pub fn unsupported() -> Status {
+        unsupported_media(&["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"])
     }
 }
 
@@ -63,11 +67,19 @@ pub fn decode(media: Media, body: &[u8]) -> Result<Value, String> {
         }
         Media::Yaml => {
             let text = str::from_utf8(body).map_err(|_| "yaml: invalid leading UTF-8 octet".to_owned())?;
+            if text.lines().any(|line| line.starts_with('\t') && !line.trim().is_empty()) {
+                return Err("yaml: found character that cannot start any token".to_owned());
+            }
             // Of several documents the first counts, and of several equal keys the last.
             let text = text.split("\n---").next().unwrap_or_default();
-            let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+            let options =
+                serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
             serde_saphyr::from_str_with_options(text, options)
                 .map_err(|e| format!("yaml: {}", first_line(&e.to_string())))
+        }
+        Media::Protobuf => {
+            let untyped = TypeName { api_version: "", kind: "" };
+            protobuf::decode(body, untyped).map_err(|error| error.to_string())
         }
     }
 }

@@ -43,8 +43,7 @@ impl Credentials {
         let Some(presented) = authorization.strip_prefix("Bearer ") else { return false };
         let presented = ring::digest::digest(&ring::digest::SHA256, presented.trim().as_bytes());
         let expected = ring::digest::digest(&ring::digest::SHA256, self.token.as_bytes());
-        let differing =
-            presented.as_ref().iter().zip(expected.as_ref()).fold(0, |sum, (a, b)| sum | (a ^ b));
+        let differing = presented.as_ref().iter().zip(expected.as_ref()).fold(0, |sum, (a, b)| sum | (a ^ b));
         differing == 0
     }
 
@@ -135,7 +134,8 @@ impl Files {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
             .collect::<Result<_, _>>()
             .map_err(|e| format!("server.crt: {e}"))?;
-        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|e| format!("server.key: {e}"))?;
+        let key =
+            PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|e| format!("server.key: {e}"))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

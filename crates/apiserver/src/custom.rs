@@ -71,7 +71,11 @@ impl Custom {
                 status: text(&scale["statusReplicasPath"]),
                 selector: scale["labelSelectorPath"].as_str().map(str::to_owned),
             }),
-            generation: format!("{}/{}", text(&definition["metadata"]["uid"]), definition["metadata"]["generation"]),
+            generation: format!(
+                "{}/{}",
+                text(&definition["metadata"]["uid"]),
+                definition["metadata"]["generation"]
+            ),
         }
     }
 
@@ -88,7 +92,9 @@ impl Custom {
         let main = if self.status { FieldSet::of_fields(&[&["status"]]) } else { FieldSet::new() };
         let mut others: Vec<Vec<&str>> = vec![vec!["metadata"], vec!["spec"]];
         let described = self.schema.properties.keys().map(String::as_str);
-        others.extend(described.filter(|key| !matches!(*key, "status" | "metadata" | "spec")).map(|key| vec![key]));
+        others.extend(
+            described.filter(|key| !matches!(*key, "status" | "metadata" | "spec")).map(|key| vec![key]),
+        );
         let paths: Vec<&[&str]> = others.iter().map(Vec::as_slice).collect();
         (main, FieldSet::of_fields(&paths))
     }
@@ -100,7 +106,13 @@ impl Custom {
             found.push(Subresource { name: "status", group: "", version: "", kind, verbs: verbs() });
         }
         if self.scale.is_some() {
-            found.push(Subresource { name: "scale", group: "autoscaling", version: "v1", kind: "Scale", verbs: verbs() });
+            found.push(Subresource {
+                name: "scale",
+                group: "autoscaling",
+                version: "v1",
+                kind: "Scale",
+                verbs: verbs(),
+            });
         }
         found
     }
@@ -171,14 +183,25 @@ impl Custom {
         errors
     }
 
-    pub(crate) fn validate_update(&self, new: &Value, old: &Value, subresource: &str, namespaced: bool) -> Vec<FieldError> {
+    pub(crate) fn validate_update(
+        &self,
+        new: &Value,
+        old: &Value,
+        subresource: &str,
+        namespaced: bool,
+    ) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if subresource != "status" {
             errors = self.validate_metadata(new, namespaced);
         }
         // The server and the kind both judge the metadata, and what is wrong with it is told twice.
         for _ in 0..2 {
-            metadata::validate_update(&new["metadata"], &old["metadata"], &Path::root("metadata"), &mut errors);
+            metadata::validate_update(
+                &new["metadata"],
+                &old["metadata"],
+                &Path::root("metadata"),
+                &mut errors,
+            );
         }
         errors.extend(match subresource {
             "status" => schema::validate::validate_status(&self.schema, new, old),
@@ -192,7 +215,13 @@ impl Custom {
     fn validate_metadata(&self, value: &Value, namespaced: bool) -> Errors {
         let mut errors = Errors::new();
         let options = metadata::Options { namespaced, known_finalizers: false };
-        metadata::validate(&value["metadata"], NameRule::Subdomain, options, &Path::root("metadata"), &mut errors);
+        metadata::validate(
+            &value["metadata"],
+            NameRule::Subdomain,
+            options,
+            &Path::root("metadata"),
+            &mut errors,
+        );
         errors
     }
 
@@ -257,9 +286,8 @@ fn has_default(openapi: &Value) -> bool {
 fn finders(columns: &[Value]) -> Vec<CustomColumn<Finder>> {
     let finder = |column: &Value| {
         let path = JsonPath::parse(column["jsonPath"].as_str().unwrap_or_default()).ok();
-        let find: Finder = Box::new(move |value| {
-            path.iter().flat_map(|path| path.select(value)).cloned().collect()
-        });
+        let find: Finder =
+            Box::new(move |value| path.iter().flat_map(|path| path.select(value)).cloned().collect());
         CustomColumn { ty: column["type"].as_str().unwrap_or("string").to_owned(), find }
     };
     columns.iter().map(finder).collect()

@@ -223,7 +223,8 @@ pub(crate) fn go_map(value: &serde_json::Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(items) => format!("[{}]", items.iter().map(go_map).collect::<Vec<_>>().join(" ")),
         Value::Object(map) => {
-            let pairs: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{}", go_map(value))).collect();
+            let pairs: Vec<String> =
+                map.iter().map(|(key, value)| format!("{key}:{}", go_map(value))).collect();
             format!("map[{}]", pairs.join(" "))
         }
         other => other.to_string(),
@@ -251,7 +252,9 @@ pub(crate) fn quote(text: &str) -> String {
             '\x0c' => quoted.push_str("\\f"),
             '\x0b' => quoted.push_str("\\v"),
             c if c.is_ascii_control() => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
-            c if c.is_control() || matches!(c, '\u{feff}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}') => {
+            c if c.is_control()
+                || matches!(c, '\u{feff}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}') =>
+            {
                 quoted.push_str(&format!("\\u{:04x}", u32::from(c)));
             }
             c => quoted.push(c),

@@ -43,7 +43,10 @@ pub struct ExecOptions {
 pub enum ExecFrame {
     Stdin(Bytes),
     StdinClosed,
-    Resize { columns: u16, rows: u16 },
+    Resize {
+        columns: u16,
+        rows: u16,
+    },
     Stdout(Bytes),
     Stderr(Bytes),
     /// The last one: the `Status` that ends the session.

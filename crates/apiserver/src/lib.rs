@@ -24,6 +24,7 @@ pub mod hooks;
 pub mod http;
 pub mod merge;
 pub mod output;
+mod protobuf;
 pub mod registry;
 pub mod request;
 pub mod resource;

@@ -81,7 +81,16 @@ impl Rendering {
             Self::Metadata => put(out, &partial(&object.value(), "PartialObjectMetadata")),
             Self::Table { include, headers } => {
                 let mut list = json!({"resourceVersion": object.revision.to_string()});
-                put(out, &table(resource, std::slice::from_ref(&resource.typed(object)), &mut list, *include, *headers));
+                put(
+                    out,
+                    &table(
+                        resource,
+                        std::slice::from_ref(&resource.typed(object)),
+                        &mut list,
+                        *include,
+                        *headers,
+                    ),
+                );
             }
         }
     }
@@ -113,8 +122,11 @@ impl Rendering {
         match self {
             Self::Whole => whole_list(resource, listing, &metadata, out),
             Self::Metadata => {
-                let items: Vec<Value> =
-                    listing.items.iter().map(|object| partial(&object.value(), "PartialObjectMetadata")).collect();
+                let items: Vec<Value> = listing
+                    .items
+                    .iter()
+                    .map(|object| partial(&object.value(), "PartialObjectMetadata"))
+                    .collect();
                 put(
                     out,
                     &json!({
@@ -133,7 +145,12 @@ impl Rendering {
     }
 
     /// An object that says only how far a watch has come.
-    pub(crate) fn bookmark(&self, resource: &Resource, revision: Revision, annotations: Option<Value>) -> Value {
+    pub(crate) fn bookmark(
+        &self,
+        resource: &Resource,
+        revision: Revision,
+        annotations: Option<Value>,
+    ) -> Value {
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         if let Some(annotations) = annotations {
             metadata["annotations"] = annotations;
@@ -177,7 +194,13 @@ fn partial(value: &Value, kind: &str) -> Value {
     json!({"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": value["metadata"]})
 }
 
-fn table(resource: &Resource, values: &[Value], metadata: &mut Value, include: Include, headers: bool) -> Value {
+fn table(
+    resource: &Resource,
+    values: &[Value],
+    metadata: &mut Value,
+    include: Include,
+    headers: bool,
+) -> Value {
     let rows: Vec<Value> = values
         .iter()
         .map(|value| {

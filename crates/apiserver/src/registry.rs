@@ -89,7 +89,11 @@ impl Registry {
     }
 
     pub fn of_version(&self, group: &str, version: &str) -> Vec<Arc<Resource>> {
-        self.resources.iter().filter(|((g, v, _), _)| g == group && v == version).map(|(_, r)| r.clone()).collect()
+        self.resources
+            .iter()
+            .filter(|((g, v, _), _)| g == group && v == version)
+            .map(|(_, r)| r.clone())
+            .collect()
     }
 }
 
@@ -118,8 +122,12 @@ mod tests {
 
     #[test]
     fn versions_sort_as_kubernetes_sorts_them() {
-        let mut versions = ["v1", "v10", "v2", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "foo1", "foo10"];
+        let mut versions =
+            ["v1", "v10", "v2", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "foo1", "foo10"];
         versions.sort_by_key(|version| std::cmp::Reverse(priority(version)));
-        assert_eq!(versions, ["v10", "v2", "v1", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "foo1", "foo10"]);
+        assert_eq!(
+            versions,
+            ["v10", "v2", "v1", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "foo1", "foo10"]
+        );
     }
 }

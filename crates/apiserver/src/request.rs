@@ -34,7 +34,8 @@ impl Target {
         if watch_prefix {
             rest.remove(0);
         }
-        let mut target = Self { group: group.into(), version: version.into(), watch_prefix, ..Self::default() };
+        let mut target =
+            Self { group: group.into(), version: version.into(), watch_prefix, ..Self::default() };
         let own = |s: &&str| (*s).to_owned();
         // `namespaces/x/pods/...` is a scope; `namespaces/x`, `namespaces/x/status` and `/finalize` are the object.
         let parts: &[&str] = match rest.as_slice() {
@@ -115,7 +116,10 @@ impl Query {
 
     /// A boolean as Kubernetes reads one: present and empty is true, `0` and `false` are false.
     pub fn flag(&self, key: &str) -> bool {
-        self.0.get(key).and_then(|values| values.first()).is_some_and(|value| !matches!(value.as_str(), "0" | "false"))
+        self.0
+            .get(key)
+            .and_then(|values| values.first())
+            .is_some_and(|value| !matches!(value.as_str(), "0" | "false"))
     }
 
     /// A number; one that is not is told as Go tells it.
@@ -127,7 +131,6 @@ impl Query {
             }),
         }
     }
-
 }
 
 /// How a list or watch is narrowed.

@@ -124,10 +124,11 @@ impl Parser {
         loop {
             match self.peek_value() {
                 Token::Word(_) | Token::Symbol("!") => {
-                    let requirement =
-                        self.requirement().map_err(|problem| format!("unable to parse requirement: {problem}"))?;
+                    let requirement = self
+                        .requirement()
+                        .map_err(|problem| format!("unable to parse requirement: {problem}"))?;
                     found.push(requirement);
-                },
+                }
                 Token::End => return Ok(found),
                 other => {
                     return Err(format!(
@@ -174,9 +175,7 @@ impl Parser {
             Token::Symbol("!=") => self.value(&key).map(|value| Requirement::NotIn(key, [value].into())),
             Token::Symbol(">") => self.bound(&key).map(|bound| Requirement::Above(key, bound)),
             Token::Symbol("<") => self.bound(&key).map(|bound| Requirement::Below(key, bound)),
-            other => {
-                Err(format!("found '{}', expected: in, notin, =, ==, !=, gt, lt", other.literal()))
-            }
+            other => Err(format!("found '{}', expected: in, notin, =, ==, !=, gt, lt", other.literal())),
         }
     }
 
@@ -196,7 +195,9 @@ impl Parser {
     fn bound(&mut self, key: &str) -> Result<i64, String> {
         let value = self.value(key)?;
         value.parse().map_err(|_| {
-            format!("values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer")
+            format!(
+                "values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer"
+            )
         })
     }
 
@@ -258,8 +259,8 @@ impl Fields {
             if term.is_empty() {
                 continue;
             }
-            let (field, equal, value) =
-                split_term(term).ok_or_else(|| format!("invalid selector: '{text}'; can't understand '{term}'"))?;
+            let (field, equal, value) = split_term(term)
+                .ok_or_else(|| format!("invalid selector: '{text}'; can't understand '{term}'"))?;
             terms.push((field.to_owned(), equal, unescape(value)?));
         }
         Ok(Self(terms))
@@ -280,7 +281,10 @@ impl Fields {
 
     /// The one object that `metadata.name=` asks for, if it does.
     pub fn single_name(&self) -> Option<&str> {
-        self.0.iter().find(|(name, equal, _)| name == "metadata.name" && *equal).map(|(_, _, value)| value.as_str())
+        self.0
+            .iter()
+            .find(|(name, equal, _)| name == "metadata.name" && *equal)
+            .map(|(_, _, value)| value.as_str())
     }
 
     /// `get` answers the value of a field; one that the object lacks is empty.

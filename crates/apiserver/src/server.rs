@@ -80,7 +80,6 @@ impl Builder {
 
     /// Starts without a socket: for use inside a process, through [`Server::front`].
     pub async fn embed(self) -> Result<Server, StartError> {
-
         let store = match &self.data_dir {
             Some(path) => Store::durable(path, self.retention)?,
             None => Store::memory(self.retention),
@@ -105,7 +104,8 @@ impl Builder {
         let mut server = self.embed().await?;
         let credentials = Arc::new(credentials);
         let acceptor = TlsAcceptor::from(credentials.tls.clone());
-        let accepting = accept(listener, acceptor, server.front(), credentials.clone(), server.stop.subscribe());
+        let accepting =
+            accept(listener, acceptor, server.front(), credentials.clone(), server.stop.subscribe());
         server.tasks.spawn(accepting);
         Ok(Handle { server, address, credentials })
     }

@@ -229,8 +229,11 @@ impl Status {
     }
 
     pub fn conflict(group: &str, resource: &str, name: &str, detail: &str) -> Self {
-        let message =
-            format!("Operation cannot be fulfilled on {} {}: {detail}", qualified(group, resource), quote(name));
+        let message = format!(
+            "Operation cannot be fulfilled on {} {}: {detail}",
+            qualified(group, resource),
+            quote(name)
+        );
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(name, group, resource)
     }
 

@@ -2,6 +2,7 @@
 //! A test body sees the same type for both and must not care which it has.
 
 pub mod embedded;
+pub mod process;
 pub mod real;
 
 use std::any::Any;

@@ -8,6 +8,7 @@ pub mod difference;
 pub mod golden;
 pub mod http_client;
 pub mod mask;
+pub mod openapi;
 pub mod suite;
 pub mod supervise;
 pub mod tape;

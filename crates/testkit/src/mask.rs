@@ -18,7 +18,7 @@ static TIME: LazyLock<Regex> = LazyLock::new(|| {
 static CLUSTER_IP: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\b10\.\d{1,3}\.\d{1,3}\.\d{1,3}\b").expect("a constant"));
 static VERSION_IN_MESSAGE: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"(resource version: |object meta: |in precondition: |current: )(\d+)( \(\d+\))?")
+    Regex::new(r"(resource version: |object meta: |in precondition: |precondition \(|record \(|current: )(\d+)( \(\d+\))?")
         .expect("a constant")
 });
 static VERSION_IN_QUERY: LazyLock<Regex> =

@@ -50,14 +50,24 @@ impl Api {
         let named = metadata.get("name").and_then(Value::as_str).is_some_and(|name| !name.is_empty());
         if named || base.is_empty() {
             let stamp = now();
-            return self.create_named(resource, namespace, value, intent, &stamp, warnings, Tracking::Update).await;
+            return self
+                .create_named(resource, namespace, value, intent, &stamp, warnings, Tracking::Update)
+                .await;
         }
         for attempt in 1.. {
             let mut candidate = value.clone();
             candidate["metadata"]["name"] = generated_name(&base).into();
             let stamp = now();
             let result = self
-                .create_named(resource, namespace, candidate, intent, &stamp, warnings.clone(), Tracking::Update)
+                .create_named(
+                    resource,
+                    namespace,
+                    candidate,
+                    intent,
+                    &stamp,
+                    warnings.clone(),
+                    Tracking::Update,
+                )
                 .await;
             match result {
                 Err(taken) if taken.reason == "AlreadyExists" && attempt < NAME_ATTEMPTS => {}
@@ -152,7 +162,9 @@ impl Api {
         match result {
             Ok(object) => Ok(Written { body: Body::Stored(object), created: true, warnings }),
             Err(WriteError::Raced(Some(existing))) => Err(taken(resource, &existing)),
-            Err(WriteError::Raced(None)) => Err(Status::already_exists(&resource.group, &resource.plural, &name)),
+            Err(WriteError::Raced(None)) => {
+                Err(Status::already_exists(&resource.group, &resource.plural, &name))
+            }
             Err(WriteError::Storage(reason)) => Err(Status::internal(reason)),
         }
     }

@@ -119,14 +119,21 @@ impl Api {
         loop {
             let live = self.find(resource, named)?;
             if resource.is_namespace() && PROTECTED.contains(&named.name) {
-                return Err(Status::forbidden("", "namespaces", named.name, "this namespace may not be deleted"));
+                return Err(Status::forbidden(
+                    "",
+                    "namespaces",
+                    named.name,
+                    "this namespace may not be deleted",
+                ));
             }
             options.check(resource, &live)?;
             let (change, last_words) = match decide(resource, &live, options) {
                 Step::Nothing => return Ok(Body::Stored(live)),
                 Step::Mark(value) => (Change::Put(value), None),
                 // A Pod is marked before it goes, so that watchers learn why.
-                Step::Remove(value) if resource.deletes_gracefully() && value != live.value() && !options.dry_run => {
+                Step::Remove(value)
+                    if resource.deletes_gracefully() && value != live.value() && !options.dry_run =>
+                {
                     self.rewrite(resource, named, &live, value).await?;
                     continue;
                 }
@@ -135,7 +142,9 @@ impl Api {
             if options.dry_run {
                 return Ok(match (last_words, change) {
                     (Some(value), _) => self.deleted(resource, &live, value),
-                    (None, Change::Put(value) | Change::Delete(value)) => Body::Fresh(resource.typed_value(value)),
+                    (None, Change::Put(value) | Change::Delete(value)) => {
+                        Body::Fresh(resource.typed_value(value))
+                    }
                 });
             }
             let write = Write {
@@ -157,7 +166,13 @@ impl Api {
     }
 
     /// One conditional write whose loss only means to look again.
-    async fn rewrite(&self, resource: &Resource, named: &Name<'_>, live: &Object, value: Value) -> Result<(), Status> {
+    async fn rewrite(
+        &self,
+        resource: &Resource,
+        named: &Name<'_>,
+        live: &Object,
+        value: Value,
+    ) -> Result<(), Status> {
         let write = Write {
             table: resource.storage.clone(),
             key: named.key(),
@@ -281,7 +296,8 @@ fn has_finalizers(value: &Value) -> bool {
 
 /// Without a policy in the request: a finalizer already there decides, else what the kind does by itself.
 fn implied(resource: &Resource, value: &Value) -> Option<Propagation> {
-    let has = |name: &str| value["metadata"]["finalizers"].as_array().is_some_and(|f| f.iter().any(|f| f == name));
+    let has =
+        |name: &str| value["metadata"]["finalizers"].as_array().is_some_and(|f| f.iter().any(|f| f == name));
     if has(Propagation::ORPHAN_FINALIZER) {
         return Some(Propagation::Orphan);
     }

@@ -253,12 +253,23 @@ impl Api {
     }
 
     /// Gives a Service the addresses and ports it asks for but does not name.
-    fn allocate(&self, resource: &Resource, value: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<(), Status> {
+    fn allocate(
+        &self,
+        resource: &Resource,
+        value: &mut Value,
+        old: Option<&Value>,
+        dry_run: bool,
+    ) -> Result<(), Status> {
         if &*resource.storage != "services" {
             return Ok(());
         }
         self.inner.addresses.assign(value, old, dry_run).map_err(|errors| {
-            Status::invalid(&resource.group, &resource.kind, value["metadata"]["name"].as_str().unwrap_or_default(), &errors)
+            Status::invalid(
+                &resource.group,
+                &resource.kind,
+                value["metadata"]["name"].as_str().unwrap_or_default(),
+                &errors,
+            )
         })?;
         Ok(())
     }

@@ -63,7 +63,8 @@ impl Api {
                     PatchKind::Strategic => go_json::go_map(&patch.value),
                     _ => value.to_string(),
                 };
-                let value = self.readmit(place, value, &shown, &about_patch, intent.validation, &mut warnings)?;
+                let value =
+                    self.readmit(place, value, &shown, &about_patch, intent.validation, &mut warnings)?;
                 Ok(Wanted { value, tracking: Tracking::Update })
             })
             .await?;
@@ -86,6 +87,12 @@ impl Api {
             let error = FieldError::invalid("patch", shown, problem);
             Err(Status::invalid("", "", "", &[error]))
         };
+        let mut typed = value.clone();
+        if let Err(status) = place.resource.check_type(&mut typed)
+            && place.resource.is_builtin()
+        {
+            return refuse(status.message.split_once(": ").map_or(status.message.as_str(), |(_, rest)| rest));
+        }
         if let Some(problem) = place.resource.decode_error(&value) {
             return refuse(problem.split_once(": ").map_or(problem.as_str(), |(_, rest)| rest));
         }
@@ -184,7 +191,14 @@ impl Api {
             value["metadata"]["name"] = place.name.into();
         }
         let mut warnings = Vec::new();
-        self.admit_body(place.resource, place.namespace, &mut value, None, FieldValidation::Ignore, &mut warnings)?;
+        self.admit_body(
+            place.resource,
+            place.namespace,
+            &mut value,
+            None,
+            FieldValidation::Ignore,
+            &mut warnings,
+        )?;
         Ok(value)
     }
 
@@ -228,7 +242,8 @@ fn patch_problems(kind: PatchKind, patch: &Creation) -> Vec<String> {
 }
 
 fn name_missing(expected: &str) -> Status {
-    let detail = format!("the name of the object ({expected} based on URL) was undeterminable: name must be provided");
+    let detail =
+        format!("the name of the object ({expected} based on URL) was undeterminable: name must be provided");
     Status::bad_request(detail)
 }
 

@@ -52,10 +52,13 @@ impl Continue {
     }
 
     fn decode(token: &str) -> Result<Self, Status> {
-        let bad = |reason: String| Status::bad_request(format!("invalid continue token: continue key is not valid: {reason}"));
+        let bad = |reason: String| {
+            Status::bad_request(format!("invalid continue token: continue key is not valid: {reason}"))
+        };
         let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|e| bad(e.to_string()))?;
         let value: Value = serde_json::from_slice(&bytes).map_err(|_| bad(go_json::syntax_error(&bytes)))?;
-        serde_json::from_value(value).map_err(|_| bad("server does not recognize this encoded version ".into()))
+        serde_json::from_value(value)
+            .map_err(|_| bad("server does not recognize this encoded version ".into()))
     }
 }
 
@@ -66,14 +69,15 @@ impl<'a> ListRequest<'a> {
         let resume = match query.get("continue") {
             "" => None,
             _ if !matches!(version, "" | "0") => {
-                return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+                return Err(Status::bad_request(
+                    "specifying resource version is not allowed when using continue",
+                ));
             }
             token => Some(Continue::decode(token)?),
         };
         check_match(query)?;
-        let revision = parse_version(version).map_err(|status| {
-            Status::bad_request(format!("invalid resource version: {}", status.message))
-        })?;
+        let revision = parse_version(version)
+            .map_err(|status| Status::bad_request(format!("invalid resource version: {}", status.message)))?;
         let limit = query.number("limit")?.unwrap_or(0).max(0);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let exact = query.get("resourceVersionMatch") == "Exact";
@@ -118,11 +122,9 @@ fn match_error(query: &Query) -> Option<FieldError> {
             "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
         )),
         "Exact" | "NotOlderThan" => None,
-        other => Some(FieldError::not_supported(
-            "resourceVersionMatch",
-            other,
-            &["Exact", "NotOlderThan", ""],
-        )),
+        other => {
+            Some(FieldError::not_supported("resourceVersionMatch", other, &["Exact", "NotOlderThan", ""]))
+        }
     }
 }
 
@@ -182,7 +184,9 @@ impl Api {
                 status.resume = Some(again.encode());
                 status
             }
-            (HistoryError::TooOld { .. }, None) => expired("The resourceVersion for the provided list is too old."),
+            (HistoryError::TooOld { .. }, None) => {
+                expired("The resourceVersion for the provided list is too old.")
+            }
         }
     }
 }

@@ -183,7 +183,11 @@ fn disown_scale(value: &mut Value) {
 }
 
 fn no_node() -> Status {
-    Status::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "no node runs Pods for this API server")
+    Status::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "ServiceUnavailable",
+        "no node runs Pods for this API server",
+    )
 }
 
 /// The container meant, or the list to choose from.
@@ -199,8 +203,10 @@ fn container_of(pod: &Value, asked: Option<&str>) -> Result<String, Status> {
         Some(asked) => Err(Status::bad_request(format!("container {asked} is not valid for pod {name}"))),
         None if containers.len() == 1 && init.is_empty() => Ok(containers[0].clone()),
         None => {
-            let mut detail =
-                format!("a container name must be specified for pod {name}, choose one of: [{}]", containers.join(" "));
+            let mut detail = format!(
+                "a container name must be specified for pod {name}, choose one of: [{}]",
+                containers.join(" ")
+            );
             if !init.is_empty() {
                 detail.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
             }

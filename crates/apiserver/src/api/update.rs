@@ -54,7 +54,14 @@ impl Api {
     ) -> Result<Written, Status> {
         let Creation { mut value, raw } = body;
         let mut warnings = Vec::new();
-        self.admit_body(resource, named.namespace, &mut value, raw.as_deref(), intent.validation, &mut warnings)?;
+        self.admit_body(
+            resource,
+            named.namespace,
+            &mut value,
+            raw.as_deref(),
+            intent.validation,
+            &mut warnings,
+        )?;
         check_name(&mut value, named.name)?;
         let place = Place { resource, namespace: named.namespace, name: named.name, subresource };
         let exists = self.store().get(&resource.storage, &named.key()).is_some();
@@ -200,8 +207,7 @@ fn check_version(place: Place<'_>, live: &Object, new: &mut Value) -> Result<boo
             Ok(false)
         }
         "" | "0" => {
-            let error =
-                FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
             Err(Status::invalid(&resource.group, &resource.plural, place.name, &[error]))
         }
         version if version == current => Ok(true),

@@ -93,7 +93,9 @@ impl Controller {
         let others: Vec<_> = registry.all().filter(|r| r.group == group && !r.is_defined_by(name)).collect();
         // Resource names share one space, kinds another.
         let resource_taken = |text: &str| {
-            others.iter().any(|r| r.plural == text || r.singular == text || r.short_names.iter().any(|s| s == text))
+            others
+                .iter()
+                .any(|r| r.plural == text || r.singular == text || r.short_names.iter().any(|s| s == text))
         };
         let kind_taken = |text: &str| others.iter().any(|r| r.kind == text || r.list_kind == text);
         let mut names = Names { accepted: json!({"kind": "", "plural": ""}), conflict: None };
@@ -108,9 +110,12 @@ impl Controller {
         judge("singular", &resource_taken, "SingularConflict");
         judge("kind", &kind_taken, "KindConflict");
         judge("listKind", &kind_taken, "ListKindConflict");
-        let short: Vec<&str> = wanted["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let short: Vec<&str> =
+            wanted["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         match short.iter().find(|text| resource_taken(text)) {
-            Some(text) => names.conflict = Some(("ShortNamesConflict", format!("\"{text}\" is already in use"))),
+            Some(text) => {
+                names.conflict = Some(("ShortNamesConflict", format!("\"{text}\" is already in use")))
+            }
             None if !short.is_empty() => names.accepted["shortNames"] = json!(short),
             None => {}
         }
@@ -127,7 +132,13 @@ impl Controller {
             Some((reason, message)) => {
                 set_condition(&mut definition, "NamesAccepted", "False", reason, &message);
                 if !condition_is(&definition, "Established", "True") {
-                    set_condition(&mut definition, "Established", "False", "NotAccepted", "not all names are accepted");
+                    set_condition(
+                        &mut definition,
+                        "Established",
+                        "False",
+                        "NotAccepted",
+                        "not all names are accepted",
+                    );
                 }
             }
             None => {
@@ -161,7 +172,9 @@ impl Controller {
     }
 
     async fn write(&self, name: &str, mut value: Value, subresource: &str) -> Result<(), Status> {
-        let Some(resource) = self.api.registry().by_kind("apiextensions.k8s.io/v1", "CustomResourceDefinition") else {
+        let Some(resource) =
+            self.api.registry().by_kind("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+        else {
             return Ok(());
         };
         value["apiVersion"] = "apiextensions.k8s.io/v1".into();

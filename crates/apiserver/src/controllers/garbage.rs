@@ -163,7 +163,10 @@ impl Collector {
         if !alive.is_empty() {
             return match alive.len() == object.owners.len() {
                 true => Ok(()),
-                false => self.keep_owners(&resource, &object, |uid| alive.iter().any(|alive| **alive == *uid)).await,
+                false => {
+                    self.keep_owners(&resource, &object, |uid| alive.iter().any(|alive| **alive == *uid))
+                        .await
+                }
             };
         }
         let has_dependents = self.dependents.lock().contains_key(&object.uid);
@@ -202,7 +205,12 @@ impl Collector {
         self.patch(resource, object, json!({"ownerReferences": owners})).await
     }
 
-    async fn patch(&self, resource: &Arc<Resource>, object: &Object, mut metadata: Value) -> Result<(), Status> {
+    async fn patch(
+        &self,
+        resource: &Arc<Resource>,
+        object: &Object,
+        mut metadata: Value,
+    ) -> Result<(), Status> {
         metadata["uid"] = (*object.uid).into();
         metadata["resourceVersion"] = object.revision.to_string().into();
         let patch = Creation::from(json!({"metadata": metadata}));
@@ -234,7 +242,8 @@ impl Collector {
                 let mut blocked = false;
                 for place in dependents {
                     let Some((_, dependent)) = self.fetch(&place) else { continue };
-                    blocked |= dependent.owners.iter().any(|owner| owner.uid == object.uid && owner.blocks_deletion);
+                    blocked |=
+                        dependent.owners.iter().any(|owner| owner.uid == object.uid && owner.blocks_deletion);
                     self.queue.push(Work::Dependent(place));
                 }
                 if blocked {
@@ -245,7 +254,12 @@ impl Collector {
         }
     }
 
-    async fn release(&self, resource: &Arc<Resource>, object: &Object, finalizer: &str) -> Result<(), Status> {
+    async fn release(
+        &self,
+        resource: &Arc<Resource>,
+        object: &Object,
+        finalizer: &str,
+    ) -> Result<(), Status> {
         let rest: Vec<&str> = object.finalizers.iter().map(|f| &**f).filter(|f| *f != finalizer).collect();
         let finalizers = if rest.is_empty() { Value::Null } else { json!(rest) };
         self.patch(resource, object, json!({"finalizers": finalizers})).await

@@ -88,7 +88,10 @@ struct Remaining {
 impl Remaining {
     fn conditions(&self) -> Vec<Value> {
         let list = |map: &BTreeMap<String, usize>, between: &str| {
-            map.iter().map(|(what, n)| format!("{what} {between} {n} resource instances")).collect::<Vec<_>>().join(", ")
+            map.iter()
+                .map(|(what, n)| format!("{what} {between} {n} resource instances"))
+                .collect::<Vec<_>>()
+                .join(", ")
         };
         let condition = |kind: &str, status: bool, reason: &str, message: String| {
             json!({
@@ -161,7 +164,12 @@ impl Keeper {
         if left.resources.is_empty() { self.finalize(name).await } else { self.report(name, &left).await }
     }
 
-    async fn clear(&self, resource: &Arc<Resource>, namespace: &str, left: &mut Remaining) -> Result<(), Status> {
+    async fn clear(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        left: &mut Remaining,
+    ) -> Result<(), Status> {
         let request = ListRequest { namespace: Some(namespace), ..ListRequest::default() };
         if self.api.list(resource, &request)?.items.is_empty() {
             return Ok(());
@@ -183,7 +191,8 @@ impl Keeper {
         self.change(name, "status", |namespace| {
             let told = |condition: &Value| {
                 let old = namespace["status"]["conditions"].as_array().into_iter().flatten();
-                old.into_iter().any(|o| o["type"] == condition["type"] && o["message"] == condition["message"])
+                old.into_iter()
+                    .any(|o| o["type"] == condition["type"] && o["message"] == condition["message"])
             };
             if !conditions.iter().all(told) {
                 namespace["status"]["conditions"] = conditions.clone().into();

@@ -91,7 +91,8 @@ async fn release(api: &Api, kind: &str, named: &Name<'_>, finalizer: &str) -> Re
     }
     let rest: Vec<&str> = object.finalizers.iter().map(|f| &**f).filter(|f| *f != finalizer).collect();
     let finalizers = if rest.is_empty() { Value::Null } else { json!(rest) };
-    let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": object.revision.to_string()}});
+    let patch =
+        json!({"metadata": {"finalizers": finalizers, "resourceVersion": object.revision.to_string()}});
     let patch = Creation::from(patch);
     match api.patch(&resource, named, "", PatchKind::Merge, patch, &intent(MANAGER)).await {
         Ok(_) => Ok(()),

@@ -110,8 +110,7 @@ pub(super) fn version(registry: &Registry, group: &str, version: &str) -> Result
         }));
     }
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    let mut list =
-        json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": entries});
+    let mut list = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": entries});
     if !group.is_empty() {
         list["apiVersion"] = "v1".into();
     }
@@ -169,7 +168,8 @@ fn aggregated(registry: &Registry, core: bool, version: &str) -> Value {
 }
 
 fn aggregated_resource(resource: &Resource) -> Value {
-    let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+    let kind =
+        |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     // Built-in kinds leave out the group and version that the entry stands in.
     let (own_group, own_version) = match resource.is_builtin() {
         true => ("", ""),

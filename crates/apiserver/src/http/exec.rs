@@ -56,7 +56,8 @@ pub(super) async fn serve(
     }
     // Before the connection is looked at: a client that tries another protocol must hear what is wrong.
     let pod = api.exec_target(resource, named, &mut options)?;
-    let header = |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let header =
+        |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let key = header(header::SEC_WEBSOCKET_KEY).to_owned();
     let Some(upgrade) = parts.extensions.get::<OnUpgrade>().cloned().filter(|_| !key.is_empty()) else {
         return Err(Status::bad_request("Upgrade request required"));
@@ -70,7 +71,8 @@ pub(super) async fn serve(
         match upgrade.await {
             Ok(stream) => {
                 let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_LIMIT));
-                let socket = WebSocketStream::from_raw_socket(TokioIo::new(stream), Role::Server, Some(config)).await;
+                let socket =
+                    WebSocketStream::from_raw_socket(TokioIo::new(stream), Role::Server, Some(config)).await;
                 relay(socket, session).await;
             }
             Err(error) => tracing::debug!(%error, "a client left before its exec session began"),
@@ -128,7 +130,8 @@ where
         () = outward => {}
     }
     // The client may be gone already; there is nobody left to tell.
-    let _gone = sink.send(Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }))).await;
+    let _gone =
+        sink.send(Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }))).await;
     // What the client still sends is read, or the kernel would reset the connection and with it the last words.
     let parting = async { while let Some(Ok(_)) = source.next().await {} };
     let _impolite = tokio::time::timeout(PARTING, parting).await;

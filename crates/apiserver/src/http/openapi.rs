@@ -15,7 +15,11 @@ use crate::status::Status;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-pub(super) fn serve(registry: &Registry, rest: &[&str], _headers: &HeaderMap) -> Result<Response<ReplyBody>, Status> {
+pub(super) fn serve(
+    registry: &Registry,
+    rest: &[&str],
+    _headers: &HeaderMap,
+) -> Result<Response<ReplyBody>, Status> {
     let document = match rest {
         [] => {
             let index = serde_json::to_vec(&index(registry)).unwrap_or_default();
@@ -64,7 +68,9 @@ fn document(registry: &Registry, group: &str, version: &str) -> Option<Value> {
     }
     let mut schemas = Map::new();
     let mut wanted: Vec<String> =
-        ["DeleteOptions", "Status", "Patch", "WatchEvent", "ObjectMeta", "ListMeta"].map(|n| format!("{META}.{n}")).into();
+        ["DeleteOptions", "Status", "Patch", "WatchEvent", "ObjectMeta", "ListMeta"]
+            .map(|n| format!("{META}.{n}"))
+            .into();
     let mut paths = Map::new();
     for resource in &resources {
         let name = match resource.definition() {
@@ -126,11 +132,11 @@ fn custom_schemas(resource: &Resource, schemas: &mut Map<String, Value>) -> Stri
     parts.extend([resource.version.as_str(), resource.kind.as_str()]);
     let name = parts.join(".");
     let reference = |name: &str| format!("#/components/schemas/{name}");
-    let described = |what: &str, def: &str| {
-        json!({"description": what, "allOf": [{"$ref": reference(&format!("{META}.{def}"))}]})
-    };
+    let described = |what: &str, def: &str| json!({"description": what, "allOf": [{"$ref": reference(&format!("{META}.{def}"))}]});
     let (api_version, kind) = type_meta();
-    let mut schema = resource.openapi().unwrap_or_else(|| json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
+    let mut schema = resource
+        .openapi()
+        .unwrap_or_else(|| json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
     if schema["properties"].is_object() || schema.get("x-kubernetes-preserve-unknown-fields").is_none() {
         schema["properties"]["apiVersion"] = api_version.clone();
         schema["properties"]["kind"] = kind.clone();
@@ -180,7 +186,10 @@ fn add_paths(resource: &Resource, schema: &str, paths: &mut Map<String, Value>) 
     };
     let item = format!("{collection}/{{name}}");
     if resource.namespaced {
-        paths.insert(format!("{root}/{}", resource.plural), json!({"get": operation(resource, "list", schema)}));
+        paths.insert(
+            format!("{root}/{}", resource.plural),
+            json!({"get": operation(resource, "list", schema)}),
+        );
     }
     paths.insert(
         collection,
@@ -209,16 +218,23 @@ fn add_paths(resource: &Resource, schema: &str, paths: &mut Map<String, Value>) 
 fn operation(resource: &Resource, action: &str, schema: &str) -> Value {
     let parameter = |name: &str, ty: &str| json!({"name": name, "in": "query", "schema": {"type": ty, "uniqueItems": true}});
     let parameters: Vec<Value> = match action {
-        "post" | "put" => ["dryRun", "fieldManager", "fieldValidation"].iter().map(|n| parameter(n, "string")).collect(),
+        "post" | "put" => {
+            ["dryRun", "fieldManager", "fieldValidation"].iter().map(|n| parameter(n, "string")).collect()
+        }
         "patch" => {
-            let mut all: Vec<Value> =
-                ["dryRun", "fieldManager", "fieldValidation"].iter().map(|n| parameter(n, "string")).collect();
+            let mut all: Vec<Value> = ["dryRun", "fieldManager", "fieldValidation"]
+                .iter()
+                .map(|n| parameter(n, "string"))
+                .collect();
             all.push(parameter("force", "boolean"));
             all
         }
         "delete" => vec![parameter("dryRun", "string"), parameter("propagationPolicy", "string")],
         "list" | "deletecollection" => {
-            ["continue", "fieldSelector", "labelSelector", "limit", "resourceVersion"].iter().map(|n| parameter(n, "string")).collect()
+            ["continue", "fieldSelector", "labelSelector", "limit", "resourceVersion"]
+                .iter()
+                .map(|n| parameter(n, "string"))
+                .collect()
         }
         _ => Vec::new(),
     };

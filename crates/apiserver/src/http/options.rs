@@ -11,7 +11,12 @@ use crate::status::{FieldError, FieldErrorKind, Status};
 const LONGEST_MANAGER: usize = 128;
 
 /// `options` is the kind that refusals name: `CreateOptions`, `UpdateOptions`, `PatchOptions`.
-pub(super) fn intent(options: &str, query: &Query, headers: &HeaderMap, apply: bool) -> Result<Intent, Status> {
+pub(super) fn intent(
+    options: &str,
+    query: &Query,
+    headers: &HeaderMap,
+    apply: bool,
+) -> Result<Intent, Status> {
     let mut errors = Vec::new();
     let dry_run = dry_run(query, &mut errors);
     let manager = manager(query, headers, apply, &mut errors);
@@ -20,7 +25,11 @@ pub(super) fn intent(options: &str, query: &Query, headers: &HeaderMap, apply: b
         "Strict" => FieldValidation::Strict,
         "Ignore" => FieldValidation::Ignore,
         other => {
-            errors.push(FieldError::not_supported("fieldValidation", other, &["", "Ignore", "Strict", "Warn"]));
+            errors.push(FieldError::not_supported(
+                "fieldValidation",
+                other,
+                &["", "Ignore", "Strict", "Warn"],
+            ));
             FieldValidation::Warn
         }
     };

@@ -42,12 +42,16 @@ pub(super) fn plain(
         ["api"] | ["apis"] => discovery::groups(&registry, segments[0] == "api", accept),
         ["api", "v1"] => reply::json(StatusCode::OK, &discovery::version(&registry, "", "v1")?),
         ["apis", group] => reply::json(StatusCode::OK, &discovery::group(&registry, group)?),
-        ["apis", group, version] => reply::json(StatusCode::OK, &discovery::version(&registry, group, version)?),
+        ["apis", group, version] => {
+            reply::json(StatusCode::OK, &discovery::version(&registry, group, version)?)
+        }
         ["openapi", "v3", rest @ ..] => openapi::serve(&registry, rest, headers)?,
         _ => return Ok(None),
     };
     if !matches!(*method, Method::GET | Method::HEAD) {
-        return Err(Status::method_not_allowed("the server does not allow this method on the requested resource"));
+        return Err(Status::method_not_allowed(
+            "the server does not allow this method on the requested resource",
+        ));
     }
     Ok(Some(answer))
 }

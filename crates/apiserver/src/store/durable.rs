@@ -151,6 +151,9 @@ fn run(
     close
 }
 
+/// A table and a key in it.
+type Place = (Arc<str>, Box<str>);
+
 struct Staged {
     table: Arc<str>,
     event: Event,
@@ -159,7 +162,7 @@ struct Staged {
 
 /// Decides each write of a batch against what the ones before it will leave behind; losers are told at once.
 fn stage(state: &State, batch: Vec<(Write, Reply)>) -> Vec<Staged> {
-    let mut ahead: HashMap<(Arc<str>, Box<str>), Option<Arc<Object>>> = HashMap::new();
+    let mut ahead: HashMap<Place, Option<Arc<Object>>> = HashMap::new();
     let mut staged = Vec::with_capacity(batch.len());
     let mut revision = state.revision;
     for (write, reply) in batch {

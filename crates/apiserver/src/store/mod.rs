@@ -352,7 +352,8 @@ impl Store {
         for (name, table) in &state.tables {
             for object in table.objects.values() {
                 let revision = object.revision;
-                let event = Event { revision, kind: EventKind::Added, object: object.clone(), previous: None };
+                let event =
+                    Event { revision, kind: EventKind::Added, object: object.clone(), previous: None };
                 observer(name, &event);
             }
         }
@@ -376,7 +377,12 @@ impl Store {
     /// The names of all tables that hold objects.
     pub fn tables(&self) -> Vec<Arc<str>> {
         let state = self.state.read();
-        state.tables.iter().filter(|(_, table)| !table.objects.is_empty()).map(|(name, _)| name.clone()).collect()
+        state
+            .tables
+            .iter()
+            .filter(|(_, table)| !table.objects.is_empty())
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 }
 

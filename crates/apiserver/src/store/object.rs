@@ -46,16 +46,17 @@ impl Object {
     /// Reads back what was stored under `key`.
     pub(super) fn decode(key: Box<str>, json: Bytes) -> Result<Self, serde_json::Error> {
         let value: Value = serde_json::from_slice(&json)?;
-        let revision = value["metadata"]["resourceVersion"].as_str().and_then(|s| s.parse().ok()).unwrap_or(0);
+        let revision =
+            value["metadata"]["resourceVersion"].as_str().and_then(|s| s.parse().ok()).unwrap_or(0);
         Ok(Self::index(key, json, &value, revision))
     }
 
     fn index(key: Box<str>, json: Bytes, value: &Value, revision: Revision) -> Self {
         let metadata = &value["metadata"];
         let text = |v: &Value| -> Box<str> { v.as_str().unwrap_or_default().into() };
-        let labels = metadata["labels"].as_object().map(|labels| {
-            labels.iter().map(|(key, value)| (key.as_str().into(), text(value))).collect()
-        });
+        let labels = metadata["labels"]
+            .as_object()
+            .map(|labels| labels.iter().map(|(key, value)| (key.as_str().into(), text(value))).collect());
         let owners = metadata["ownerReferences"].as_array().map(|owners| {
             let owner = |o: &Value| OwnerReference {
                 api_version: text(&o["apiVersion"]),

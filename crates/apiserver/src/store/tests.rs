@@ -62,8 +62,12 @@ async fn pages_show_one_revision_whatever_happens_between_them() {
     assert_eq!((first.next.as_deref(), first.remaining), (Some("ns/b"), 1));
 
     let c = store.get("things", "ns/c").expect("there");
-    let gone =
-        Write { table: table(), key: "ns/c".into(), expect: Expect::At(c.revision), change: Change::Delete(c.value()) };
+    let gone = Write {
+        table: table(),
+        key: "ns/c".into(),
+        expect: Expect::At(c.revision),
+        change: Change::Delete(c.value()),
+    };
     store.write(gone).await.expect("deleted");
     put(&store, "ns/bb", Expect::Absent, 9).await.expect("created");
 
@@ -115,8 +119,12 @@ async fn a_reopened_store_has_every_object_and_a_later_revision() {
         let store = Store::durable(directory.path(), Retention::default()).expect("opens");
         let a = put(&store, "ns/a", Expect::Absent, 1).await.expect("created");
         put(&store, "b", Expect::Absent, 2).await.expect("created");
-        let gone =
-            Write { table: table(), key: "ns/a".into(), expect: Expect::At(a.revision), change: Change::Delete(a.value()) };
+        let gone = Write {
+            table: table(),
+            key: "ns/a".into(),
+            expect: Expect::At(a.revision),
+            change: Change::Delete(a.value()),
+        };
         store.write(gone).await.expect("deleted").revision
     };
     let store = reopen(directory.path()).await;

@@ -71,8 +71,9 @@ async fn no_versions(t: &mut Tape) -> Result {
 async fn two_storage_versions(t: &mut Tape) -> Result {
     let mut crd = widget_crd(json!({}));
     let mut second = crd["spec"]["versions"][0].clone();
+    crd["spec"]["versions"] = json!([second, null]);
     second["name"] = json!("v2");
-    crd["spec"]["versions"].as_array_mut().map(|versions| versions.push(second));
+    crd["spec"]["versions"][1] = second;
     refused(t, crd).await
 }
 
@@ -470,9 +471,10 @@ async fn scale_subresource(t: &mut Tape) -> Result {
 async fn two_versions(t: &mut Tape) -> Result {
     let mut crd = widget_crd(json!({"size": {"type": "integer"}}));
     let mut second = crd["spec"]["versions"][0].clone();
+    crd["spec"]["versions"] = json!([second, null]);
     second["name"] = json!("v2alpha1");
     second["storage"] = json!(false);
-    crd["spec"]["versions"].as_array_mut().map(|versions| versions.push(second));
+    crd["spec"]["versions"][1] = second;
     t.define(crd, WIDGETS).await?;
     t.setup(WIDGETS, widget("a", json!({"size": 1}))).await?;
     let other = "/apis/{ns}.example.com/v2alpha1/namespaces/{ns}/widgets";
@@ -488,10 +490,11 @@ async fn two_versions(t: &mut Tape) -> Result {
 async fn unserved_version(t: &mut Tape) -> Result {
     let mut crd = widget_crd(json!({}));
     let mut second = crd["spec"]["versions"][0].clone();
+    crd["spec"]["versions"] = json!([second, null]);
     second["name"] = json!("v2");
     second["storage"] = json!(false);
     second["served"] = json!(false);
-    crd["spec"]["versions"].as_array_mut().map(|versions| versions.push(second));
+    crd["spec"]["versions"][1] = second;
     t.define(crd, WIDGETS).await?;
     t.get("/apis/{ns}.example.com/v2/namespaces/{ns}/widgets").await?;
     Ok(())

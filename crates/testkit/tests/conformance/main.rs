@@ -69,6 +69,10 @@ async fn run(options: &Options, report: &mut Report) {
     }
     if options.filter.is_none() && options.only.is_none() && !options.record {
         report.note("no golden transcript without a case", no_strays(&cases));
+        report.note("docs/CONFORMANCE.md is in step", known::check_document(&cases));
+    }
+    if options.filter.is_none() && options.record {
+        report.note("docs/CONFORMANCE.md", known::write_document(&cases));
     }
 }
 

@@ -62,14 +62,15 @@ pub(crate) async fn background(world: World) -> Result<()> {
     let left = family.children.create(&PostParams::default(), &config_map("left", &[])).await?;
     let parent = family.parents.create(&PostParams::default(), &widget("second", "t")).await?;
     let mut shared = config_map("shared", &[]);
-    shared.metadata.owner_references = Some(vec![
-        parent.controller_owner_ref(&()).context("owner")?,
-        left.owner_ref(&()).context("owner")?,
-    ]);
+    shared.metadata.owner_references =
+        Some(vec![parent.controller_owner_ref(&()).context("owner")?, left.owner_ref(&()).context("owner")?]);
     family.children.create(&PostParams::default(), &shared).await?;
     family.parents.delete("second", &DeleteParams::background()).await?;
-    let one_owner = |object: Option<&ConfigMap>| object.is_some_and(|object| object.owner_references().len() == 1);
-    await_condition(family.children.clone(), "shared", one_owner).await?.context("the shared child is gone")?;
+    let one_owner =
+        |object: Option<&ConfigMap>| object.is_some_and(|object| object.owner_references().len() == 1);
+    await_condition(family.children.clone(), "shared", one_owner)
+        .await?
+        .context("the shared child is gone")?;
     Ok(())
 }
 
@@ -109,7 +110,8 @@ pub(crate) async fn namespace(world: World) -> Result<()> {
     let name = format!("{}-going", world.namespace);
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
     let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
-    let created = namespaces.create(&PostParams::default(), &Namespace { metadata, ..Namespace::default() }).await?;
+    let created =
+        namespaces.create(&PostParams::default(), &Namespace { metadata, ..Namespace::default() }).await?;
     let (maps, widgets): (Api<ConfigMap>, Api<Widget>) =
         (Api::namespaced(world.client.clone(), &name), Api::namespaced(world.client.clone(), &name));
     for n in 0..5 {
@@ -120,23 +122,29 @@ pub(crate) async fn namespace(world: World) -> Result<()> {
     let held = widgets.create(&PostParams::default(), &held).await?;
 
     namespaces.delete(&name, &DeleteParams::default()).await?;
-    let going = |object: Option<&Widget>| object.is_some_and(|object| object.metadata.deletion_timestamp.is_some());
+    let going =
+        |object: Option<&Widget>| object.is_some_and(|object| object.metadata.deletion_timestamp.is_some());
     await_condition(widgets.clone(), "held", going).await?;
-    let status = refused(maps.create(&PostParams::default(), &config_map("late", &[])).await, 403, "Forbidden")?;
+    let status =
+        refused(maps.create(&PostParams::default(), &config_map("late", &[])).await, 403, "Forbidden")?;
     ensure!(status.message.contains("because it is being terminated"), "{}", status.message);
     let waiting = |object: Option<&Namespace>| {
         object.is_some_and(|object| {
             let status = object.status.clone().unwrap_or_default();
             let conditions = status.conditions.unwrap_or_default();
-            let finalizers =
-                conditions.iter().find(|condition| condition.type_ == "NamespaceFinalizersRemaining").cloned();
+            let finalizers = conditions
+                .iter()
+                .find(|condition| condition.type_ == "NamespaceFinalizersRemaining")
+                .cloned();
             status.phase.as_deref() == Some("Terminating")
                 && finalizers.is_some_and(|condition| condition.status == "True")
         })
     };
     await_condition(namespaces.clone(), &name, waiting).await?.context("the namespace must wait")?;
 
-    widgets.patch("held", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}}))).await?;
+    widgets
+        .patch("held", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}})))
+        .await?;
     await_condition(widgets.clone(), "held", conditions::is_deleted(&held.uid().context("uid")?)).await?;
     await_condition(namespaces, &name, conditions::is_deleted(&created.uid().context("uid")?)).await?;
     ensure!(maps.list(&ListParams::default()).await?.items.is_empty());

@@ -194,7 +194,8 @@ pub(crate) async fn finalizes(world: World) -> Result<()> {
 pub(crate) async fn records_events(world: World) -> Result<()> {
     let api: Api<Widget> = world.api();
     let object = api.create(&PostParams::default(), &widget("a", "t")).await?;
-    let recorder = Recorder::new(world.client.clone(), Reporter { controller: "keeper".into(), instance: None });
+    let recorder =
+        Recorder::new(world.client.clone(), Reporter { controller: "keeper".into(), instance: None });
     let event = |note: &str| Event {
         type_: EventType::Warning,
         reason: "Worried".into(),
@@ -212,12 +213,15 @@ pub(crate) async fn records_events(world: World) -> Result<()> {
     ensure!(series.count == 2);
     let core: Api<CoreEvent> = world.api();
     let uid = object.uid().context("uid")?;
-    let about = format!("involvedObject.name=a,involvedObject.kind=Widget,involvedObject.uid={uid},type=Warning");
+    let about =
+        format!("involvedObject.name=a,involvedObject.kind=Widget,involvedObject.uid={uid},type=Warning");
     let found = core.list(&ListParams::default().fields(&about)).await?;
     ensure!(found.items.len() == 1, "kubectl describe would show nothing");
     let event = &found.items[0];
     ensure!(event.message.as_deref() == Some("first"), "{:?}", event.message);
-    ensure!(event.reporting_component.as_deref() == Some("keeper") && event.action.as_deref() == Some("Worry"));
+    ensure!(
+        event.reporting_component.as_deref() == Some("keeper") && event.action.as_deref() == Some("Worry")
+    );
     ensure!(event.series.as_ref().and_then(|series| series.count) == Some(2));
     Ok(())
 }

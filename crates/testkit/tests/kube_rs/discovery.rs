@@ -42,10 +42,15 @@ pub(crate) async fn everything(world: World) -> Result<()> {
             ensure!((abilities.scope == Scope::Cluster) == cluster, "{kind:?}");
         }
     }
-    let deployments = found.get("apps").context("apps")?.recommended_kind("Deployment").context("Deployment")?;
-    let mut below: Vec<_> = deployments.1.subresources.iter().map(|(below, _)| below.plural.clone()).collect();
+    let deployments =
+        found.get("apps").context("apps")?.recommended_kind("Deployment").context("Deployment")?;
+    let mut below: Vec<_> =
+        deployments.1.subresources.iter().map(|(below, _)| below.plural.clone()).collect();
     below.sort();
-    ensure!(below == ["deployments/scale", "deployments/status"] || below == ["scale", "status"], "{below:?}");
+    ensure!(
+        below == ["deployments/scale", "deployments/status"] || below == ["scale", "status"],
+        "{below:?}"
+    );
     let filtered = Discovery::new(world.client.clone()).filter(&["apps"]).run().await?;
     ensure!(filtered.groups().map(|group| group.name()).eq(["apps"]));
     ensure!(!Discovery::new(world.client.clone()).exclude(&["apps"]).run().await?.has_group("apps"));
@@ -62,7 +67,8 @@ pub(crate) async fn oneshot(world: World) -> Result<()> {
         discovery::pinned_kind(&world.client, &GroupVersionKind::gvk(group, version, kind)).await?;
     ensure!(resource.plural == "widgets" && abilities.scope == Scope::Namespaced);
     ensure!(abilities.subresources.len() == 2, "{:?}", abilities.subresources);
-    let (resource, _) = discovery::pinned_kind(&world.client, &GroupVersionKind::gvk("", "v1", "Pod")).await?;
+    let (resource, _) =
+        discovery::pinned_kind(&world.client, &GroupVersionKind::gvk("", "v1", "Pod")).await?;
     ensure!(resource.plural == "pods" && resource.api_version == "v1");
     let core = discovery::group(&world.client, "").await?;
     ensure!(core.recommended_kind("Pod").is_some());

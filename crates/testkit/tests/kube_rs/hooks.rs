@@ -62,7 +62,8 @@ impl Node {
             let name = options.container.unwrap_or_default();
             return Err(Status::bad_request(format!("previous terminated container {name:?} not found")));
         }
-        let tail = options.tail_lines.map_or(usize::MAX, |lines| usize::try_from(lines).unwrap_or(usize::MAX));
+        let tail =
+            options.tail_lines.map_or(usize::MAX, |lines| usize::try_from(lines).unwrap_or(usize::MAX));
         let shown = &log.lines[log.lines.len().saturating_sub(tail)..];
         let (sender, receiver) = mpsc::channel(BEHIND);
         for line in shown {

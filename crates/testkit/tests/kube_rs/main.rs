@@ -147,7 +147,9 @@ async fn run(options: &Options, report: &mut Report) {
     if options.wants(Kind::Real) {
         let trials = on(&[On::Every, On::Wire]);
         match options.binaries() {
-            Err(error) => report.skip("kube-rs on the real kube-apiserver", trials.len(), &format!("{error:#}")),
+            Err(error) => {
+                report.skip("kube-rs on the real kube-apiserver", trials.len(), &format!("{error:#}"))
+            }
             Ok(binaries) => run_on("real", Place::real(&binaries).await, &trials, report).await,
         }
     }

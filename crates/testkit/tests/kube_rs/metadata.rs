@@ -4,7 +4,9 @@ use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    Api, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
 use kube::runtime::watcher;
 use serde_json::json;
 
@@ -46,7 +48,8 @@ pub(crate) async fn watched(world: World) -> Result<()> {
 
     let streaming = watcher::Config::default().streaming_lists();
     for (round, config) in [("list", watcher::Config::default()), ("stream", streaming)] {
-        let partial: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(world.client.clone(), &world.namespace);
+        let partial: Api<PartialObjectMeta<ConfigMap>> =
+            Api::namespaced(world.client.clone(), &world.namespace);
         let mut stream = Box::pin(watcher(partial, config.fields("metadata.name=a")));
         loop {
             match stream.next().await.context("a watcher never ends")?? {

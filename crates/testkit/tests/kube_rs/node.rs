@@ -71,7 +71,11 @@ pub(crate) async fn logs(world: World) -> Result<()> {
     ensure!(asked == expected, "{asked:?}");
     let previous = LogParams { previous: true, ..LogParams::default() };
     let status = refused(api.logs("one", &previous).await, 400, "BadRequest")?;
-    ensure!(status.message.contains("previous terminated container"), "the node's own refusal: {}", status.message);
+    ensure!(
+        status.message.contains("previous terminated container"),
+        "the node's own refusal: {}",
+        status.message
+    );
     Ok(())
 }
 
@@ -157,8 +161,12 @@ pub(crate) async fn exec_refusals(world: World) -> Result<()> {
         ("none", plain(), 404),
     ];
     for (pod, params, code) in cases {
-        let Err(error) = api.exec(pod, ["say"], &params).await else { bail!("exec in {pod} must be refused") };
-        let kube::Error::UpgradeConnection(kube::client::UpgradeConnectionError::ProtocolSwitch(status)) = error else {
+        let Err(error) = api.exec(pod, ["say"], &params).await else {
+            bail!("exec in {pod} must be refused")
+        };
+        let kube::Error::UpgradeConnection(kube::client::UpgradeConnectionError::ProtocolSwitch(status)) =
+            error
+        else {
             bail!("{pod}: {error:?}");
         };
         ensure!(status.as_u16() == code, "{pod}: {status}");
@@ -178,7 +186,8 @@ async fn run(mut command: tokio::process::Command, input: &[u8]) -> Result<(Stri
     let mut stdin = child.stdin.take().context("stdin")?;
     let input = input.to_vec();
     let sending = tokio::spawn(async move { stdin.write_all(&input).await });
-    let output = tokio::time::timeout(KUBECTL_LIMIT, child.wait_with_output()).await.context("kubectl hangs")??;
+    let output =
+        tokio::time::timeout(KUBECTL_LIMIT, child.wait_with_output()).await.context("kubectl hangs")??;
     // A command that does not read its input leaves the pipe broken, which is its right.
     let _unread = sending.await?;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -197,7 +206,8 @@ pub(crate) async fn kubectl_logs(world: World) -> Result<()> {
     let program = world.kubectl()?;
     let mut following = program.command(&["logs", "-f", "--tail", "1", "one"]);
     let mut child = following.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
-    let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(child.stdout.take().context("stdout")?));
+    let mut lines =
+        tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(child.stdout.take().context("stdout")?));
     ensure!(lines.next_line().await?.as_deref() == Some("line 9"));
     let node = world.node()?;
     node.say(&key, "late");
@@ -210,10 +220,12 @@ pub(crate) async fn kubectl_logs(world: World) -> Result<()> {
 
 pub(crate) async fn kubectl_exec(world: World) -> Result<()> {
     pods(&world).await?;
-    let (stdout, stderr, code) = kubectl(&world, &["exec", "two", "-c", "a", "--", "say", "hello"], b"").await?;
+    let (stdout, stderr, code) =
+        kubectl(&world, &["exec", "two", "-c", "a", "--", "say", "hello"], b"").await?;
     ensure!(code == Some(0) && stdout == "hello in a\n", "{stdout}{stderr}");
     let much = "0123456789abcdef".repeat(MUCH / 16);
-    let (stdout, stderr, code) = kubectl(&world, &["exec", "-i", "one", "--", "echo"], much.as_bytes()).await?;
+    let (stdout, stderr, code) =
+        kubectl(&world, &["exec", "-i", "one", "--", "echo"], much.as_bytes()).await?;
     ensure!(code == Some(0) && stdout == much, "{} of {} bytes: {stderr}", stdout.len(), much.len());
     ensure!(stderr == "the end\n", "{stderr}");
     let (_, stderr, code) = kubectl(&world, &["exec", "one", "--", "nonsense"], b"").await?;

@@ -98,7 +98,8 @@ pub(crate) async fn pages(world: World) -> Result<()> {
     ensure!(sizes == [(10, Some(15)), (10, Some(5)), (5, None)], "{sizes:?}");
     ensure!(revisions.len() == 1, "pages are of one version: {revisions:?}");
     ensure!(names == (0..25).map(|n| format!("n{n:02}")).collect::<Vec<_>>(), "{names:?}");
-    let status = refused(api.list(&ListParams::default().limit(1).continue_token("junk")).await, 400, "BadRequest")?;
+    let status =
+        refused(api.list(&ListParams::default().limit(1).continue_token("junk")).await, 400, "BadRequest")?;
     ensure!(status.message.contains("continue key is not valid"), "{}", status.message);
 
     let whole = api.list(&ListParams::default()).await?;
@@ -136,8 +137,12 @@ pub(crate) async fn selectors(world: World) -> Result<()> {
     // No more than a prefix: other trials may add ConfigMaps meanwhile.
     let everywhere: Api<ConfigMap> = Api::all(world.client.clone());
     let here = format!("metadata.namespace={}", world.namespace);
-    let found: String =
-        everywhere.list(&ListParams::default().fields(&here).labels("tier")).await?.iter().map(ResourceExt::name_any).collect();
+    let found: String = everywhere
+        .list(&ListParams::default().fields(&here).labels("tier"))
+        .await?
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
     ensure!(found == "abc", "{found}");
     refused(api.list(&ListParams::default().labels("a in (b")).await, 400, "BadRequest")?;
     refused(api.list(&ListParams::default().fields("data.k=1")).await, 400, "BadRequest")?;
@@ -159,7 +164,8 @@ pub(crate) async fn collection(world: World) -> Result<()> {
     let params = ListParams::default().labels("half=first");
     let deleted = api.delete_collection(&DeleteParams::default(), &params).await?;
     deleted.left().context("a deleted collection answers with its objects")?;
-    let left: String = api.list(&ListParams::default().labels("half")).await?.iter().map(ResourceExt::name_any).collect();
+    let left: String =
+        api.list(&ListParams::default().labels("half")).await?.iter().map(ResourceExt::name_any).collect();
     ensure!(left == "n3n4n5", "{left}");
     api.delete_collection(&DeleteParams::default().dry_run(), &ListParams::default()).await?;
     ensure!(api.list(&ListParams::default().labels("half")).await?.items.len() == 3);
@@ -250,7 +256,8 @@ pub(crate) async fn leases(world: World) -> Result<()> {
     let take = |holder: &str| Lease { spec: Some(held(holder)), ..created.clone() };
     let (two, three) = (take("two"), take("three"));
     let params = post();
-    let (left, right) = tokio::join!(api.replace("leader", &params, &two), api.replace("leader", &params, &three));
+    let (left, right) =
+        tokio::join!(api.replace("leader", &params, &two), api.replace("leader", &params, &three));
     ensure!(left.is_ok() != right.is_ok(), "{left:?} {right:?}");
     refused(if left.is_ok() { right } else { left }, 409, "Conflict")?;
     let mut wrong = lease;
@@ -297,12 +304,19 @@ pub(crate) async fn pods(world: World) -> Result<()> {
 pub(crate) async fn eviction(world: World) -> Result<()> {
     let api: Api<Pod> = world.api();
     api.create(&post(), &pod("a", &["c"], None)?).await?;
-    let params = EvictParams { post_options: PostParams { dry_run: true, field_manager: None }, ..EvictParams::default() };
+    let params = EvictParams {
+        post_options: PostParams { dry_run: true, field_manager: None },
+        ..EvictParams::default()
+    };
     ensure!(api.evict("a", &params).await?.is_success());
     ensure!(api.get_opt("a").await?.is_some(), "a rehearsed eviction evicts nobody");
     ensure!(api.evict("a", &EvictParams::default()).await?.is_success());
     ensure!(api.get_opt("a").await?.is_none());
     refused(api.evict("a", &EvictParams::default()).await, 404, "NotFound")?;
-    refused(world.api::<crate::fixtures::Widget>().create(&post(), &widget("Bad_Name", "t")).await, 422, "Invalid")?;
+    refused(
+        world.api::<crate::fixtures::Widget>().create(&post(), &widget("Bad_Name", "t")).await,
+        422,
+        "Invalid",
+    )?;
     Ok(())
 }

@@ -83,9 +83,13 @@ pub(crate) async fn apply(world: World) -> Result<()> {
     let again = api.patch("a", &ours, &wanted("1")).await?;
     ensure!(again.resource_version() == created.resource_version(), "applying the same again is no write");
     let status = refused(api.patch("a", &theirs, &wanted("2")).await, 409, "Conflict")?;
-    ensure!(status.message.contains("conflict with \"ours\"") && status.message.contains(".data.k"), "{status:?}");
+    ensure!(
+        status.message.contains("conflict with \"ours\"") && status.message.contains(".data.k"),
+        "{status:?}"
+    );
     let forced = api.patch("a", &theirs.clone().force(), &wanted("2")).await?;
-    let managers: Vec<_> = forced.managed_fields().iter().filter_map(|entry| entry.manager.as_deref()).collect();
+    let managers: Vec<_> =
+        forced.managed_fields().iter().filter_map(|entry| entry.manager.as_deref()).collect();
     ensure!(managers == ["theirs"], "what is taken has no other owner: {managers:?}");
     refused(api.patch("a", &PatchParams::default(), &wanted("2")).await, 422, "Invalid")?;
 
@@ -103,7 +107,8 @@ pub(crate) async fn status(world: World) -> Result<()> {
     object.status = Some(crate::fixtures::WidgetStatus { text: "ignored".into(), ..Default::default() });
     let created = api.create(&PostParams::default(), &object).await?;
     ensure!(created.status.is_none(), "a status is not created with its object");
-    let patch = Patch::Merge(json!({"status": {"text": "t", "observedGeneration": 1}, "spec": {"text": "ignored"}}));
+    let patch =
+        Patch::Merge(json!({"status": {"text": "t", "observedGeneration": 1}, "spec": {"text": "ignored"}}));
     let patched = api.patch_status("a", &PatchParams::default(), &patch).await?;
     ensure!(patched.spec.text == "t", "a status is all that changes");
     ensure!(patched.metadata.generation == Some(1));
@@ -119,7 +124,9 @@ pub(crate) async fn status(world: World) -> Result<()> {
     let entry = applied.managed_fields().iter().find(|entry| entry.manager.as_deref() == Some("status"));
     ensure!(entry.is_some_and(|entry| entry.subresource.as_deref() == Some("status")));
     // The other way round, the status stays.
-    let main = api.patch("a", &PatchParams::default(), &Patch::Merge(json!({"status": null, "spec": {"text": "v"}}))).await?;
+    let main = api
+        .patch("a", &PatchParams::default(), &Patch::Merge(json!({"status": null, "spec": {"text": "v"}})))
+        .await?;
     ensure!(main.status.is_some_and(|status| status.text == "u" && status.replicas == 3));
     ensure!(main.metadata.generation == Some(2));
     Ok(())
@@ -132,7 +139,10 @@ pub(crate) async fn scale(world: World) -> Result<()> {
     ensure!(scale.spec.and_then(|spec| spec.replicas) == Some(2));
     ensure!(scale.status.and_then(|status| status.selector).as_deref() == Some("app=a"));
     let patch = Patch::Merge(json!({"spec": {"replicas": 5}}));
-    ensure!(api.patch_scale("a", &PatchParams::default(), &patch).await?.spec.and_then(|spec| spec.replicas) == Some(5));
+    ensure!(
+        api.patch_scale("a", &PatchParams::default(), &patch).await?.spec.and_then(|spec| spec.replicas)
+            == Some(5)
+    );
     let mut scale = api.get_scale("a").await?;
     scale.spec.get_or_insert_default().replicas = Some(7);
     api.replace_scale("a", &PostParams::default(), &scale).await?;
@@ -162,9 +172,15 @@ pub(crate) async fn custom(world: World) -> Result<()> {
     ensure!(patched.metadata.generation == Some(2));
     let typed: Api<Widget> = world.api();
     ensure!(typed.get("a").await?.spec.text == "u");
-    refused(api.patch("a", &PatchParams::default(), &Patch::Strategic(json!({}))).await, 415, "UnsupportedMediaType")?;
+    refused(
+        api.patch("a", &PatchParams::default(), &Patch::Strategic(json!({}))).await,
+        415,
+        "UnsupportedMediaType",
+    )?;
     let wrong = Patch::Merge(json!({"spec": {"text": 1}}));
     let status = refused(api.patch("a", &PatchParams::default(), &wrong).await, 422, "Invalid")?;
-    ensure!(status.details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "spec.text")));
+    ensure!(
+        status.details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "spec.text"))
+    );
     Ok(())
 }

@@ -134,7 +134,8 @@ pub(crate) async fn one_object(world: World) -> Result<()> {
         versions.push(object.resource_version().context("version")?.parse::<u64>()?);
         seen.push((kind, object.spec.text.clone(), object.status.is_some()));
     }
-    let expected = [("added", "t", false), ("modified", "t", true), ("modified", "u", true), ("deleted", "u", true)];
+    let expected =
+        [("added", "t", false), ("modified", "t", true), ("modified", "u", true), ("deleted", "u", true)];
     ensure!(seen.iter().map(|(kind, text, status)| (*kind, text.as_str(), *status)).eq(expected), "{seen:?}");
     ensure!(versions.is_sorted_by(|left, right| left < right), "{versions:?}");
     Ok(())
@@ -165,7 +166,9 @@ pub(crate) async fn gone(world: World) -> Result<()> {
 
     let mut events = api.watch(&WatchParams::default(), &since).await?.boxed();
     match events.try_next().await?.context("an event")? {
-        WatchEvent::Error(status) => ensure!((status.code, &*status.reason) == (410, "Expired"), "{status:?}"),
+        WatchEvent::Error(status) => {
+            ensure!((status.code, &*status.reason) == (410, "Expired"), "{status:?}")
+        }
         other => anyhow::bail!("{other:?}"),
     }
     Ok(())

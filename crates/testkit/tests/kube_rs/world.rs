@@ -32,7 +32,9 @@ enum Backend {
     InProcess(Server),
     Socket(Handle),
     /// Held so that its processes live as long as the place.
-    Real { _cluster: Cluster },
+    Real {
+        _cluster: Cluster,
+    },
 }
 
 /// A running server with the kinds of the fixtures installed.

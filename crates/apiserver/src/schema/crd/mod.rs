@@ -26,8 +26,10 @@ const MAX_SELECTABLE: usize = 8;
 fn drop_empty(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };
     map.retain(|key, value| match value {
-        Value::Object(inner) => !(inner.is_empty() && matches!(key.as_str(), "properties" | "definitions" | "patternProperties")),
-        Value::Array(inner) => !(inner.is_empty() && !matches!(key.as_str(), "default" | "example")),
+        Value::Object(inner) => {
+            !(inner.is_empty() && matches!(key.as_str(), "properties" | "definitions" | "patternProperties"))
+        }
+        Value::Array(inner) => !inner.is_empty() || matches!(key.as_str(), "default" | "example"),
         _ => true,
     });
     for (key, value) in map {
