@@ -137,7 +137,13 @@ impl Api {
             self.check_duplicates(resource, raw.as_deref(), intent.validation, &mut warnings)?;
         }
         match value["metadata"]["name"].as_str().unwrap_or_default() {
-            "" if value["kind"].is_string() => return Err(name_missing(place.name)),
+            // What is silent about its name has the name of what is there.
+            "" if value["kind"].is_string()
+                && (value["metadata"]["name"].is_string()
+                    || self.store().get(&resource.storage, &place.named().key()).is_none()) =>
+            {
+                return Err(name_missing(place.name));
+            }
             name if !name.is_empty() && name != place.name => {
                 return Err(Status::bad_request(format!(
                     "the name of the object ({name}) does not match the name on the URL ({})",
