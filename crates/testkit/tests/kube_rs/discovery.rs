@@ -8,9 +8,10 @@ use kube::discovery::{self, Discovery, Scope, verbs};
 use kube::runtime::wait::{await_condition, conditions};
 use serde_json::json;
 
-use crate::fixtures::establish;
+use crate::fixtures::{announced, establish};
 use crate::world::World;
 
+const COMING: &str = "coming.example.com";
 const WIDGET: (&str, &str, &str) = ("kubers.example.com", "v1", "Widget");
 
 pub(crate) async fn everything(world: World) -> Result<()> {
@@ -18,7 +19,8 @@ pub(crate) async fn everything(world: World) -> Result<()> {
     ensure!((version.major.as_str(), version.minor.as_str()) == ("1", "36"), "{version:?}");
     ensure!(version.git_version.starts_with("v1.36."), "{version:?}");
 
-    let found = Discovery::new(world.client.clone()).run().await?;
+    // Another trial's group comes and goes meanwhile.
+    let found = Discovery::new(world.client.clone()).exclude(&[COMING]).run().await?;
     let aggregated = Discovery::new(world.client.clone()).run_aggregated().await?;
     for (group, version, kind) in [
         ("", "v1", "ConfigMap"),
@@ -53,7 +55,7 @@ pub(crate) async fn everything(world: World) -> Result<()> {
     );
     let filtered = Discovery::new(world.client.clone()).filter(&["apps"]).run().await?;
     ensure!(filtered.groups().map(|group| group.name()).eq(["apps"]));
-    ensure!(!Discovery::new(world.client.clone()).exclude(&["apps"]).run().await?.has_group("apps"));
+    ensure!(!Discovery::new(world.client.clone()).exclude(&["apps", COMING]).run().await?.has_group("apps"));
     Ok(())
 }
 
@@ -81,7 +83,7 @@ pub(crate) async fn custom_kinds(world: World) -> Result<()> {
     let definition: CustomResourceDefinition = serde_json::from_value(json!({
         "metadata": {"name": "gadgets.coming.example.com"},
         "spec": {
-            "group": "coming.example.com", "scope": "Cluster",
+            "group": COMING, "scope": "Cluster",
             "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget", "listKind": "GadgetList"},
             "versions": [{
                 "name": "v1alpha1", "served": true, "storage": true,
@@ -90,8 +92,8 @@ pub(crate) async fn custom_kinds(world: World) -> Result<()> {
         },
     }))?;
     establish(&world.client, &definition).await?;
-    let kind = GroupVersionKind::gvk("coming.example.com", "v1alpha1", "Gadget");
-    let (resource, abilities) = discovery::pinned_kind(&world.client, &kind).await?;
+    let kind = GroupVersionKind::gvk(COMING, "v1alpha1", "Gadget");
+    let (resource, abilities) = announced(&world.client, &kind).await?;
     ensure!(abilities.scope == Scope::Cluster);
     let gadgets: Api<DynamicObject> = Api::all_with(world.client.clone(), &resource);
     let gadget = DynamicObject::new("g", &resource).data(json!({"anything": {"goes": [1, 2.5, null, "x"]}}));
@@ -106,6 +108,7 @@ pub(crate) async fn custom_kinds(world: World) -> Result<()> {
     await_condition(definitions, name, conditions::is_deleted(&uid)).await?;
     ensure!(gadgets.get("g").await.is_err());
     establish(&world.client, &definition).await?;
+    announced(&world.client, &kind).await?;
     ensure!(gadgets.get_opt("g").await?.is_none(), "objects went with their definition");
     Ok(())
 }

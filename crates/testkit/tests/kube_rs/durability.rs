@@ -51,13 +51,19 @@ pub(crate) async fn reopened(_: World) -> Result<()> {
 
     let mut newest = newest;
     for round in 0..3 {
-        let (server, client) = open(directory.path()).await.with_context(|| format!("opening again, {round}"))?;
+        let (server, client) =
+            open(directory.path()).await.with_context(|| format!("opening again, {round}"))?;
         let (maps, widgets): (Api<ConfigMap>, Api<Widget>) =
             (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
-        ensure!(widgets.list(&ListParams::default()).await?.items == before.1.items, "custom kinds are served at once");
+        ensure!(
+            widgets.list(&ListParams::default()).await?.items == before.1.items,
+            "custom kinds are served at once"
+        );
         let listed = maps.list(&ListParams::default().labels("!round")).await?;
         ensure!(listed.items == before.0.items, "objects are as they were, to the version");
-        ensure!(Api::<Namespace>::all(client.clone()).list(&ListParams::default()).await?.items == namespaces);
+        ensure!(
+            Api::<Namespace>::all(client.clone()).list(&ListParams::default()).await?.items == namespaces
+        );
         ensure!(number(listed.metadata.resource_version.clone())? >= newest);
 
         // Where the last list stood, nothing is lost; before that, history is gone.

@@ -167,8 +167,12 @@ async fn recovered(client: &Client, namespace: &str, expected: &BTreeMap<String,
     while contents(&store.state()) != wanted {
         events.next().await.context("a watcher never ends")??;
     }
-    let parents: BTreeMap<_, _> =
-        widgets.list(&ListParams::default()).await?.into_iter().map(|object| (object.name_any(), object.uid())).collect();
+    let parents: BTreeMap<_, _> = widgets
+        .list(&ListParams::default())
+        .await?
+        .into_iter()
+        .map(|object| (object.name_any(), object.uid()))
+        .collect();
     ensure!(parents.keys().eq(expected.keys()), "{parents:?}");
     for child in children.list(&ListParams::default()).await? {
         let owners: Vec<_> = child.owner_references().iter().map(|owner| Some(owner.uid.clone())).collect();
@@ -178,7 +182,9 @@ async fn recovered(client: &Client, namespace: &str, expected: &BTreeMap<String,
 }
 
 fn contents(objects: &[std::sync::Arc<ConfigMap>]) -> BTreeMap<String, String> {
-    let text = |object: &ConfigMap| object.data.as_ref().and_then(|data| data.get("text")).cloned().unwrap_or_default();
+    let text = |object: &ConfigMap| {
+        object.data.as_ref().and_then(|data| data.get("text")).cloned().unwrap_or_default()
+    };
     objects.iter().map(|object| (object.name_any(), text(object))).collect()
 }
 
@@ -197,12 +203,19 @@ pub(crate) async fn a_seed_repeats(world: World) -> Result<()> {
     ensure!(lost > 0, "no answer was lost");
     for (name, code) in &codes {
         ensure!((*code == 201) <= written.contains(name), "{name} was acknowledged and is not there");
-        ensure!(!matches!(code, 409 | 429 | 503) || !written.contains(name), "{name} was refused and is there");
+        ensure!(
+            !matches!(code, 409 | 429 | 503) || !written.contains(name),
+            "{name} was refused and is there"
+        );
     }
     Ok(())
 }
 
-async fn struck(world: &World, seed: u64, namespace: &str) -> Result<(BTreeMap<String, u16>, BTreeSet<String>)> {
+async fn struck(
+    world: &World,
+    seed: u64,
+    namespace: &str,
+) -> Result<(BTreeMap<String, u16>, BTreeSet<String>)> {
     let object = Namespace { metadata: named(namespace), ..Namespace::default() };
     Api::all(world.client.clone()).create(&PostParams::default(), &object).await?;
     let api: Api<ConfigMap> = Api::namespaced(world.client.clone(), namespace);

@@ -1,13 +1,15 @@
 //! The objects that trials work on: a custom kind, and small built-in ones.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, Patch, PatchParams};
-use kube::core::ObjectMeta;
+use kube::core::{ApiResource, GroupVersionKind, ObjectMeta};
+use kube::discovery::{self, ApiCapabilities};
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Client, CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
@@ -50,7 +52,26 @@ pub(crate) fn widget(name: &str, text: &str) -> Widget {
 
 /// Installs the definition and waits until it serves.
 pub(crate) async fn install(client: &Client) -> Result<()> {
-    establish(client, &Widget::crd()).await
+    establish(client, &Widget::crd()).await?;
+    announced(client, &GroupVersionKind::gvk("kubers.example.com", "v1", "Widget")).await?;
+    Ok(())
+}
+
+/// The real server announces a kind a moment after it is established, and nothing tells when: so this asks again.
+pub(crate) async fn announced(
+    client: &Client,
+    kind: &GroupVersionKind,
+) -> Result<(ApiResource, ApiCapabilities)> {
+    let asking = async {
+        let mut pause = tokio::time::interval(Duration::from_millis(20));
+        loop {
+            pause.tick().await;
+            if let Ok(found) = discovery::pinned_kind(client, kind).await {
+                break found;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), asking).await.context("the kind is never announced")
 }
 
 pub(crate) async fn establish(client: &Client, definition: &CustomResourceDefinition) -> Result<()> {

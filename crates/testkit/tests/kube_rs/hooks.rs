@@ -10,7 +10,7 @@ use agentcube_apiserver::status::Status;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 
@@ -28,6 +28,7 @@ struct Log {
 #[derive(Default)]
 pub(crate) struct Node {
     logs: Mutex<HashMap<String, Log>>,
+    running: watch::Sender<usize>,
 }
 
 impl Node {
@@ -49,6 +50,19 @@ impl Node {
         self.logs.lock().entry(pod.to_owned()).or_default().followers.clear();
     }
 
+    /// Waits until nobody follows the Pod's log any more.
+    pub(crate) async fn abandoned(&self, pod: &str) {
+        let followers = std::mem::take(&mut self.logs.lock().entry(pod.to_owned()).or_default().followers);
+        for follower in followers {
+            follower.closed().await;
+        }
+    }
+
+    /// How many commands run.
+    pub(crate) fn running(&self) -> watch::Receiver<usize> {
+        self.running.subscribe()
+    }
+
     /// What was asked of the Pod's log so far.
     pub(crate) fn asked(&self, pod: &str) -> Vec<LogOptions> {
         self.logs.lock().entry(pod.to_owned()).or_default().asked.clone()
@@ -67,7 +81,7 @@ impl Node {
         let shown = &log.lines[log.lines.len().saturating_sub(tail)..];
         let (sender, receiver) = mpsc::channel(BEHIND);
         for line in shown {
-            sender.try_send(Bytes::from(format!("{line}\n"))).map_err(|error| Status::internal(error))?;
+            sender.try_send(Bytes::from(format!("{line}\n"))).map_err(Status::internal)?;
         }
         if options.follow {
             log.followers.push(sender);
@@ -93,7 +107,12 @@ impl Exec for Node {
         // Channels of one: a server that waits on one side while the other is full gets stuck.
         let (to_container, stdin) = mpsc::channel(1);
         let (stdout, from_container) = mpsc::channel(1);
-        tokio::spawn(command(options, stdin, stdout));
+        let running = self.running.clone();
+        running.send_modify(|commands| *commands += 1);
+        tokio::spawn(async move {
+            command(options, stdin, stdout).await;
+            running.send_modify(|commands| *commands -= 1);
+        });
         Box::pin(async { Ok(ExecSession { to_container, from_container }) })
     }
 }

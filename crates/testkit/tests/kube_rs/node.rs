@@ -11,7 +11,7 @@ use kube::api::{Api, AttachParams, AttachedProcess, LogParams, PostParams, Termi
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::fixtures::pod;
-use crate::world::{World, refused};
+use crate::world::{Place, World, refused};
 
 /// Far more than any channel on the way holds.
 const MUCH: usize = 3 << 20;
@@ -148,6 +148,27 @@ pub(crate) async fn exec(world: World) -> Result<()> {
     size.send(TerminalSize { width: 100, height: 40 }).await?;
     let heard = said(process).await?;
     ensure!(heard.stdout == "100x40\n", "{}", heard.stdout);
+    Ok(())
+}
+
+/// Nothing runs on for a client that is gone. Alone, as it counts all commands of the server.
+pub(crate) async fn leaving_ends_commands(_: World) -> Result<()> {
+    let place = std::sync::Arc::new(Place::socket(None).await?);
+    let world = place.world("leaving").await?;
+    let (api, _) = pods(&world).await?;
+    let mut running = world.node()?.running();
+    let process = api.exec("one", ["echo"], &AttachParams::default().stdin(true)).await?;
+    running.wait_for(|commands| *commands == 1).await?;
+    process.abort();
+    drop(process);
+    running.wait_for(|commands| *commands == 0).await?;
+
+    // The same for one that follows a log.
+    let follow = LogParams { follow: true, ..LogParams::default() };
+    let mut lines = api.log_stream("one", &follow).await?.lines();
+    ensure!(lines.next().await.context("a line")?? == "line 0");
+    drop(lines);
+    world.node()?.abandoned(&format!("{}/one", world.namespace)).await;
     Ok(())
 }
 

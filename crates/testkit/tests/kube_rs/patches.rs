@@ -101,6 +101,44 @@ pub(crate) async fn apply(world: World) -> Result<()> {
     Ok(())
 }
 
+/// Patches of different fields at once: each applies to what the others left, and none is refused.
+pub(crate) async fn racing(world: World) -> Result<()> {
+    const WRITERS: usize = 8;
+    const ROUNDS: usize = 10;
+    let api: Api<ConfigMap> = world.api();
+    api.create(&PostParams::default(), &config_map("a", &[])).await?;
+    let write = |writer: usize| {
+        let api = api.clone();
+        async move {
+            for round in 0..ROUNDS {
+                let data = json!({"data": {format!("w{writer}"): round.to_string()}});
+                match writer % 3 {
+                    0 => api.patch("a", &PatchParams::default(), &Patch::Merge(&data)).await?,
+                    1 => api.patch("a", &PatchParams::default(), &Patch::Strategic(&data)).await?,
+                    _ => {
+                        let mut config = data;
+                        config["apiVersion"] = "v1".into();
+                        config["kind"] = "ConfigMap".into();
+                        api.patch("a", &PatchParams::apply(&format!("w{writer}")), &Patch::Apply(&config))
+                            .await?
+                    }
+                };
+            }
+            anyhow::Ok(())
+        }
+    };
+    let writers: Vec<_> = (0..WRITERS).map(|writer| tokio::spawn(write(writer))).collect();
+    for writer in writers {
+        writer.await??;
+    }
+    let data = api.get("a").await?.data.context("data")?;
+    ensure!(
+        data.len() == WRITERS && data.values().all(|value| *value == (ROUNDS - 1).to_string()),
+        "{data:?}"
+    );
+    Ok(())
+}
+
 pub(crate) async fn status(world: World) -> Result<()> {
     let api: Api<Widget> = world.api();
     let mut object = widget("a", "t");

@@ -21,10 +21,13 @@ const WATCHERS: usize = 100;
 const WRITERS: usize = 8;
 const WRITES: usize = 40;
 
+/// Versions and kinds of events, as one watcher saw them.
+type Sequence = Vec<(u64, &'static str)>;
+
 pub(crate) async fn many_watchers(world: World) -> Result<()> {
     let api: Api<ConfigMap> = world.api();
     let since = api.list(&ListParams::default()).await?.metadata.resource_version.context("version")?;
-    let mut watchers: Vec<JoinHandle<Result<Vec<(u64, &'static str)>>>> = Vec::new();
+    let mut watchers: Vec<JoinHandle<Result<Sequence>>> = Vec::new();
     for _ in 0..WATCHERS {
         // Opened before the writes: it is handed over events, not history.
         let events = api.watch(&WatchParams::default(), &since).await?.boxed();
@@ -45,14 +48,15 @@ pub(crate) async fn many_watchers(world: World) -> Result<()> {
     let count = |kind: &str| first.iter().filter(|event| event.1 == kind).count();
     ensure!(count("added") == WRITERS * WRITES / 4 + 2, "{} were added", count("added"));
     ensure!(count("deleted") == WRITERS * WRITES / 4, "{} were deleted", count("deleted"));
-    ensure!(count("modified") == WRITERS * WRITES / 2, "{} were modified", count("modified"));
+    // The first write to the shared one made it.
+    ensure!(count("modified") == WRITERS * WRITES / 2 - 1, "{} were modified", count("modified"));
     ensure!(sequences.iter().all(|sequence| sequence == first), "all see the same");
     Ok(())
 }
 
 async fn follow(
     mut events: futures_util::stream::BoxStream<'static, kube::Result<WatchEvent<ConfigMap>>>,
-) -> Result<Vec<(u64, &'static str)>> {
+) -> Result<Sequence> {
     let mut seen = Vec::new();
     loop {
         let (kind, object) = match events.try_next().await?.context("the watch ended early")? {

@@ -1,0 +1,71 @@
+//! The server as a library: what a process that embeds it relies on, through the tower service alone.
+
+use agentcube_apiserver::Server;
+use agentcube_apiserver::http::Front;
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use serde_json::{Value, json};
+use tower::Service;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+async fn ask(front: &Front, method: Method, path: &str, body: Option<(&str, Value)>) -> (StatusCode, Value) {
+    let mut request = Request::builder().method(method).uri(path);
+    if let Some((media, _)) = &body {
+        request = request.header("content-type", *media);
+    }
+    let bytes = body.map(|(_, value)| Bytes::from(value.to_string())).unwrap_or_default();
+    let response = front.clone().call(request.body(Full::new(bytes)).unwrap()).await.unwrap();
+    let status = response.status();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    (status, serde_json::from_slice(&bytes).unwrap_or_default())
+}
+
+async fn create(front: &Front, name: &str) -> (StatusCode, Value) {
+    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    ask(front, Method::POST, MAPS, Some(("application/json", body))).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn patches_that_race_all_succeed() {
+    let server = Server::builder().memory().embed().await.unwrap();
+    let front = server.front();
+    assert_eq!(create(&front, "a").await.0, StatusCode::CREATED);
+    let writers: Vec<_> = (0..16)
+        .map(|writer| {
+            let front = front.clone();
+            tokio::spawn(async move {
+                for round in 0..20 {
+                    let patch = json!({"data": {format!("w{writer}"): round.to_string()}});
+                    let body = Some(("application/merge-patch+json", patch));
+                    let (status, answer) = ask(&front, Method::PATCH, &format!("{MAPS}/a"), body).await;
+                    assert_eq!(status, StatusCode::OK, "{answer}");
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let (_, object) = ask(&front, Method::GET, &format!("{MAPS}/a"), None).await;
+    let data = object["data"].as_object().unwrap();
+    assert!(data.len() == 16 && data.values().all(|value| value == "19"), "{data:?}");
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_directory_opens_again_as_soon_as_its_server_is_shut_down() {
+    let directory = tempfile::tempdir().unwrap();
+    for round in 0..5 {
+        let server = Server::builder().data_dir(directory.path()).embed().await.unwrap();
+        // A service that outlives its server answers reads, refuses writes, and holds no lock on the directory.
+        let front = server.front();
+        let (_, list) = ask(&front, Method::GET, MAPS, None).await;
+        assert_eq!(list["items"].as_array().map(Vec::len), Some(round));
+        assert_eq!(create(&front, &format!("n{round}")).await.0, StatusCode::CREATED);
+        server.shutdown().await;
+        assert_eq!(create(&front, "late").await.0, StatusCode::INTERNAL_SERVER_ERROR);
+        drop(front);
+    }
+}
