@@ -141,10 +141,18 @@ impl Server {
         Front::new(self.api.clone())
     }
 
-    /// Stops the controllers and waits for them.
+    /// Stops the controllers and waits for them, then closes the store.
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
+        self.api.store().close().await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Observers hold the API, which holds the store, which holds the observers.
+        self.api.store().release();
     }
 }
 

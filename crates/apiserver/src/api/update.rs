@@ -13,7 +13,7 @@ use crate::resource::Resource;
 use crate::status::{FieldError, Status};
 use crate::store::{Change, Expect, Object, Write, WriteError};
 
-/// Attempts of a write that does not insist on a version before it gives up as in conflict.
+/// Attempts of a write that others keep overtaking, before it gives up as in conflict.
 const ATTEMPTS: usize = 64;
 
 /// A change to one object, through its main endpoint or a subresource.
@@ -96,7 +96,7 @@ impl Api {
             let live = self.find(place.resource, &place.named())?;
             let old = place.resource.typed(&live);
             let Wanted { value: mut new, tracking } = want(&old)?;
-            let insists = self.settle(place, &live, &old, &mut new, intent, tracking)?;
+            self.settle(place, &live, &old, &mut new, intent, tracking)?;
             managed::revert_times(&old, &mut new);
             if new == old {
                 return Ok(Written { body: Body::Stored(live), created: false, warnings: Vec::new() });
@@ -125,7 +125,7 @@ impl Api {
                     let body = last_words.map_or(Body::Stored(object), Body::Fresh);
                     return Ok(Written { body, created: false, warnings: Vec::new() });
                 }
-                Err(WriteError::Raced(_)) if insists => return Err(place.conflict()),
+                // Who named a version finds it outdated in the next round; a patch applies to what is there then.
                 Err(WriteError::Raced(_)) => {}
                 Err(WriteError::Storage(reason)) => return Err(Status::internal(reason)),
             }
@@ -133,7 +133,7 @@ impl Api {
         Err(place.conflict())
     }
 
-    /// Turns what the caller wants into what is stored. Returns whether the caller insists on a version.
+    /// Turns what the caller wants into what is stored.
     fn settle(
         &self,
         place: Place<'_>,
@@ -142,9 +142,9 @@ impl Api {
         new: &mut Value,
         intent: &Intent,
         tracking: Tracking,
-    ) -> Result<bool, Status> {
+    ) -> Result<(), Status> {
         let resource = place.resource;
-        let insists = check_version(place, live, new)?;
+        check_version(place, live, new)?;
         keep_identity(place, old, new)?;
         resource.defaults(new);
         if tracking == Tracking::Update {
@@ -163,7 +163,7 @@ impl Api {
         }
         let errors = resource.validate_update(new, old, place.subresource);
         self.invalid(resource, place.name, &errors)?;
-        Ok(insists)
+        Ok(())
     }
 }
 
@@ -196,7 +196,7 @@ fn check_uid(place: Place<'_>, old: &Value, new: &Value) -> Result<(), Status> {
 }
 
 /// A change that names a version applies to that version only.
-fn check_version(place: Place<'_>, live: &Object, new: &mut Value) -> Result<bool, Status> {
+fn check_version(place: Place<'_>, live: &Object, new: &mut Value) -> Result<(), Status> {
     let resource = place.resource;
     let metadata = metadata_of(new)?;
     let said = metadata.get("resourceVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -204,13 +204,13 @@ fn check_version(place: Place<'_>, live: &Object, new: &mut Value) -> Result<boo
     match said.as_str() {
         "" | "0" if resource.unconditional_update() => {
             metadata.insert("resourceVersion".into(), current.into());
-            Ok(false)
+            Ok(())
         }
         "" | "0" => {
             let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
             Err(Status::invalid(&resource.group, &resource.plural, place.name, &[error]))
         }
-        version if version == current => Ok(true),
+        version if version == current => Ok(()),
         version if version.parse::<u64>().is_err() => {
             let detail = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
             Err(Status::new(StatusCode::INTERNAL_SERVER_ERROR, "", detail))

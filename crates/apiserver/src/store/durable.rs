@@ -56,10 +56,17 @@ pub(super) fn open(directory: &Path) -> Result<(Database, Loaded), String> {
 
 type Reply = oneshot::Sender<Result<Arc<Object>, WriteError>>;
 
-/// A handle to the committing thread; the thread ends when the last handle is gone.
+/// What the committing thread is asked to do.
+enum Job {
+    Write(Write, Reply),
+    /// Close the database, then answer.
+    Close(oneshot::Sender<()>),
+}
+
+/// A handle to the committing thread; the thread ends when it is told to, or the last handle is gone.
 #[derive(Clone)]
 pub(super) struct Committer {
-    queue: mpsc::Sender<(Write, Reply)>,
+    queue: mpsc::Sender<Job>,
 }
 
 impl Committer {
@@ -71,7 +78,13 @@ impl Committer {
         let (queue, waiting) = mpsc::channel();
         std::thread::Builder::new()
             .name("store-commit".into())
-            .spawn(move || run(&database, &state, retention, &waiting))
+            .spawn(move || {
+                let told = run(&database, &state, retention, &waiting);
+                drop(database);
+                if let Some(told) = told {
+                    let _gone = told.send(());
+                }
+            })
             .map_err(|e| e.to_string())?;
         Ok(Self { queue })
     }
@@ -79,20 +92,41 @@ impl Committer {
     pub(super) async fn write(&self, write: Write) -> Result<Arc<Object>, WriteError> {
         let gone = || WriteError::Storage("the store is shutting down".into());
         let (reply, answer) = oneshot::channel();
-        self.queue.send((write, reply)).map_err(|_| gone())?;
+        self.queue.send(Job::Write(write, reply)).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
+    }
+
+    /// Lets writes that are waiting finish, and returns when the file is closed.
+    pub(super) async fn close(&self) {
+        let (told, closed) = oneshot::channel();
+        if self.queue.send(Job::Close(told)).is_ok() {
+            // A thread that is gone has closed the file as well.
+            let _gone = closed.await;
+        }
     }
 }
 
+/// Commits until nobody is left, or until told to stop; returns whom to tell that it did.
 fn run(
     database: &Database,
     state: &RwLock<State>,
     retention: Retention,
-    waiting: &mpsc::Receiver<(Write, Reply)>,
-) {
-    while let Ok(first) = waiting.recv() {
-        let mut batch = vec![first];
-        batch.extend(waiting.try_iter().take(BATCH - 1));
+    waiting: &mpsc::Receiver<Job>,
+) -> Option<oneshot::Sender<()>> {
+    let mut close = None;
+    while close.is_none()
+        && let Ok(first) = waiting.recv()
+    {
+        let mut batch = Vec::new();
+        for job in std::iter::once(first).chain(waiting.try_iter()) {
+            match job {
+                Job::Write(write, reply) => batch.push((write, reply)),
+                Job::Close(told) => close = Some(told),
+            }
+            if close.is_some() || batch.len() == BATCH {
+                break;
+            }
+        }
         let staged = stage(&state.read(), batch);
         if staged.is_empty() {
             continue;
@@ -114,6 +148,7 @@ fn run(
             }
         }
     }
+    close
 }
 
 /// A table and a key in it.

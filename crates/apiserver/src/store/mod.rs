@@ -360,6 +360,20 @@ impl Store {
         state.observers.push(observer);
     }
 
+    /// Lets go of the observers, which may hold whatever holds this store.
+    pub(crate) fn release(&self) {
+        // Dropped after the lock is, as what they hold may be the last of something that needs it.
+        let _observers = std::mem::take(&mut self.state.write().observers);
+    }
+
+    /// Ends the store: later writes to a durable one fail, and its directory may be opened again.
+    pub(crate) async fn close(&self) {
+        self.release();
+        if let Some(disk) = &self.disk {
+            disk.close().await;
+        }
+    }
+
     /// The names of all tables that hold objects.
     pub fn tables(&self) -> Vec<Arc<str>> {
         let state = self.state.read();

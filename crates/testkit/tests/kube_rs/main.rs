@@ -113,6 +113,11 @@ fn all() -> Vec<Trial> {
         node::exec_refusals on Wire,
         node::kubectl_logs on Socket,
         node::kubectl_exec on Socket,
+        faults::controller_converges on Alone,
+        faults::a_seed_repeats on Alone,
+        pressure::many_watchers on Alone,
+        pressure::slow_watcher on Alone,
+        durability::reopened on Alone,
     ]
 }
 
