@@ -5,10 +5,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response, header};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -23,6 +24,14 @@ use crate::faults::Faults;
 use crate::http::{Front, ReplyBody};
 use crate::status::Status;
 use crate::store::{OpenError, Retention, Store};
+
+/// Connections at once; more wait to be accepted.
+const MOST_CONNECTIONS: usize = 8192;
+/// Requests at once on one HTTP/2 connection; watches are among them.
+const MOST_STREAMS: u32 = 1000;
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+const HEADER_LIMIT: Duration = Duration::from_secs(30);
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Failure to start.
 #[derive(Debug, thiserror::Error)]
@@ -198,11 +207,12 @@ async fn accept(
     let mut connections = JoinSet::new();
     let mut told = stopped.clone();
     loop {
+        let room = connections.len() < MOST_CONNECTIONS;
         tokio::select! {
-            accepted = listener.accept() => {
+            accepted = listener.accept(), if room => {
                 let Ok((stream, _)) = accepted else {
                     // Out of descriptors, most likely: give connections time to close.
-                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                     continue;
                 };
                 // Small answers must not wait for more to come; a socket that refuses is only slower.
@@ -223,15 +233,21 @@ async fn serve(
     service: Guard,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let stream = match acceptor.accept(stream).await {
-        Ok(stream) => stream,
-        Err(error) => {
+    let stream = match tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake failed");
+            return;
+        }
+        Err(_) => {
+            tracing::debug!("TLS handshake took too long");
             return;
         }
     };
     let service = hyper::service::service_fn(move |request| service.clone().call(request));
-    let builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(KEEP_ALIVE).max_concurrent_streams(MOST_STREAMS);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {

@@ -70,7 +70,12 @@ impl DeleteOptions {
             (None, Some(false)) => Some(Propagation::Background),
             (None, None) => None,
         };
-        let dry_run = value["dryRun"].as_array().is_some_and(|values| values.iter().any(|v| v == "All"));
+        let dry_run = value["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if dry_run.iter().any(|v| v != "All") {
+            // Not understood means not done: a rehearsal must never become the real thing.
+            return Err(invalid(&[FieldError::not_supported("dryRun", dry_run.to_vec(), &["All"])]));
+        }
+        let dry_run = !dry_run.is_empty();
         Ok(Self {
             grace: value["gracePeriodSeconds"].as_i64(),
             uid: text(&value["preconditions"]["uid"]),

@@ -14,9 +14,10 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 pub use reply::ReplyBody;
@@ -25,6 +26,9 @@ use crate::api::Api;
 use crate::codec::{self, BODY_LIMIT};
 use crate::faults::RequestFault;
 use crate::status::Status;
+
+/// A body must have arrived by then.
+const BODY_TIME: Duration = Duration::from_secs(60);
 
 /// The whole API as one service.
 #[derive(Clone)]
@@ -87,7 +91,11 @@ where
     if announced.is_some_and(|length: usize| length > BODY_LIMIT) {
         return Err(codec::too_large());
     }
-    match Limited::new(body, BODY_LIMIT).collect().await {
+    let read = tokio::time::timeout(BODY_TIME, Limited::new(body, BODY_LIMIT).collect());
+    let Ok(read) = read.await else {
+        return Err(Status::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the body took too long to arrive"));
+    };
+    match read {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(codec::too_large()),
         Err(error) => Err(Status::bad_request(format!("cannot read the body: {error}"))),

@@ -319,7 +319,7 @@ mod tests {
         ];
         for patch in cases {
             let status: Option<Status> = apply(&doc(), &patch).err().map(Status::from);
-            let expected = Status::new(
+            let expected = Status::bare(
                 http::StatusCode::UNPROCESSABLE_ENTITY,
                 "Invalid",
                 "the server rejected our request due to an error in our request",

@@ -118,7 +118,8 @@ impl Session<'_> {
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubectl/manifests"))
             .arg("--cache-dir")
             .arg(self.home.join("cache"))
-            .args(["--namespace", "session"])
+            // No command may wait for ever, a watch for lines that never come least of all.
+            .args(["--namespace", "session", "--request-timeout=30s"])
             .args(words(line))
             .stdin(Stdio::null());
         Ok(command)
@@ -181,6 +182,7 @@ impl Session<'_> {
                 (r"20(2[4-9]|[3-9]\d)-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "{time}"),
                 (r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w{3} 20\d\d \d\d:\d\d:\d\d \+\d{4}", "{time}"),
                 (r#"(resourceVersion: |"resourceVersion": )"\d+""#, r#"${1}"{rv}""#),
+                (r"Resource Version:(\s+)\d+", "Resource Version:${1}{rv}"),
                 (r"\b(\d+m)?\d+(s|ms)\b", "{age}"),
                 (r"\b\d+y(\d+d)?\b", "{years}"),
                 (r"\b10\.\d+\.\d+\.\d+\b", "{ip}"),

@@ -190,8 +190,6 @@ pub(crate) const SCRIPT: &[Step] = &[
     Run("get --raw /api/v1/namespaces/session/configmaps/none"),
     Run("get nonsense"),
     Run("get events"),
-    Run("config current-context"),
-    Run("auth can-i create pods"),
     // Deleting.
     Run("delete -f configmap.yaml"),
     Run("delete deployment --all"),

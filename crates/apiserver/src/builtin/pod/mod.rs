@@ -63,7 +63,7 @@ pub(crate) const STRATEGY: Strategy = Strategy {
     ..PLAIN
 };
 
-/// What the default admission plugins add: service account, tolerations, priority. A pod that names a
+/// What admission adds: tolerations and priority (service accounts are not served yet). A pod that names a
 /// PriorityClass gets the values of that class by [`set_priority`] instead.
 fn admit(pod: &mut Value) {
     let Some(spec) = pod.make("spec") else { return };
