@@ -16,9 +16,13 @@ async fn ask(front: &Front, method: Method, path: &str, body: Option<(&str, Valu
         request = request.header("content-type", *media);
     }
     let bytes = body.map(|(_, value)| Bytes::from(value.to_string())).unwrap_or_default();
-    let response = front.clone().call(request.body(Full::new(bytes)).unwrap()).await.unwrap();
+    let response = front
+        .clone()
+        .call(request.body(Full::new(bytes)).expect("a valid request"))
+        .await
+        .expect("never fails");
     let status = response.status();
-    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let bytes = response.into_body().collect().await.expect("never fails").to_bytes();
     (status, serde_json::from_slice(&bytes).unwrap_or_default())
 }
 
