@@ -1,5 +1,6 @@
-//! Group commit into a `redb` file: one thread takes whatever writes are waiting, commits them in one
-//! transaction, and only then makes them visible and answers. A write that was answered is on disk.
+//! Group commit: one thread takes whatever writes are waiting, appends them to the journal with one sync, and
+//! only then makes them visible and answers. A write that was answered is on disk. A second thread carries what the
+//! journal holds over into a `redb` file, one transaction for each turn of the journal.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,22 +11,29 @@ use parking_lot::RwLock;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use tokio::sync::oneshot;
 
+use super::journal::{Journal, Record};
 use super::{Event, EventKind, Object, Retention, Revision, State, Write, WriteError, prepare};
 
 /// `table\0key` → encoded object.
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const COUNTERS: TableDefinition<'_, &str, u64> = TableDefinition::new("counters");
 const REVISION: &str = "revision";
-/// Writes in one transaction: enough to saturate a disk, few enough to answer soon.
+/// Writes behind one sync: enough to saturate a disk, few enough to answer soon.
 const BATCH: usize = 512;
+
+/// The files of a store.
+pub(super) struct Disk {
+    database: Database,
+    journal: Journal,
+}
 
 pub(super) struct Loaded {
     pub(super) revision: Revision,
     pub(super) objects: Vec<(Arc<str>, Object)>,
 }
 
-/// Opens or creates the database and reads all of it.
-pub(super) fn open(directory: &Path) -> Result<(Database, Loaded), String> {
+/// Opens or creates the files, brings the database up to the journal, and reads all of it.
+pub(super) fn open(directory: &Path, journal: usize) -> Result<(Disk, Loaded), String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     std::fs::create_dir_all(directory).map_err(|e| text(&e))?;
     let database = Database::create(directory.join("store.redb")).map_err(|e| text(&e))?;
@@ -33,6 +41,8 @@ pub(super) fn open(directory: &Path) -> Result<(Database, Loaded), String> {
     setup.open_table(OBJECTS).map_err(|e| text(&e))?;
     setup.open_table(COUNTERS).map_err(|e| text(&e))?;
     setup.commit().map_err(|e| text(&e))?;
+    let (journal, records) = Journal::open(directory, journal).map_err(|e| text(&e))?;
+    replay(&database, records)?;
 
     let read = database.begin_read().map_err(|e| text(&e))?;
     let counters = read.open_table(COUNTERS).map_err(|e| text(&e))?;
@@ -51,7 +61,21 @@ pub(super) fn open(directory: &Path) -> Result<(Database, Loaded), String> {
     }
     drop(counters);
     drop(read);
-    Ok((database, Loaded { revision, objects }))
+    Ok((Disk { database, journal }, Loaded { revision, objects }))
+}
+
+/// Writes into the database what only the journal holds: what was answered just before a crash.
+fn replay(database: &Database, records: Vec<Record>) -> Result<(), String> {
+    let stored = {
+        let read = database.begin_read().map_err(|e| e.to_string())?;
+        let counters = read.open_table(COUNTERS).map_err(|e| e.to_string())?;
+        counters.get(REVISION).map_err(|e| e.to_string())?.map_or(0, |value| value.value())
+    };
+    let mut changes = Changes::default();
+    for record in records.into_iter().filter(|record| record.revision > stored) {
+        changes.add(record);
+    }
+    if changes.is_empty() { Ok(()) } else { checkpoint(database, &changes) }
 }
 
 type Reply = oneshot::Sender<Result<Arc<Object>, WriteError>>;
@@ -71,16 +95,18 @@ pub(super) struct Committer {
 
 impl Committer {
     pub(super) fn start(
-        database: Database,
+        disk: Disk,
         state: Arc<RwLock<State>>,
         retention: Retention,
     ) -> Result<Self, String> {
         let (queue, waiting) = mpsc::channel();
+        let archive = Archive::start(disk.database)?;
+        let mut log = Log { journal: disk.journal, archive, changes: Changes::default(), broken: None };
         std::thread::Builder::new()
             .name("store-commit".into())
             .spawn(move || {
-                let told = run(&database, &state, retention, &waiting);
-                drop(database);
+                let told = run(&mut log, &state, retention, &waiting);
+                log.close();
                 if let Some(told) = told {
                     let _gone = told.send(());
                 }
@@ -108,7 +134,7 @@ impl Committer {
 
 /// Commits until nobody is left, or until told to stop; returns whom to tell that it did.
 fn run(
-    database: &Database,
+    log: &mut Log,
     state: &RwLock<State>,
     retention: Retention,
     waiting: &mpsc::Receiver<Job>,
@@ -131,7 +157,7 @@ fn run(
         if staged.is_empty() {
             continue;
         }
-        match persist(database, &staged) {
+        match log.write(&staged) {
             Ok(()) => {
                 let mut state = state.write();
                 for Staged { table, event, reply } in staged {
@@ -158,6 +184,17 @@ struct Staged {
     table: Arc<str>,
     event: Event,
     reply: Reply,
+}
+
+impl Staged {
+    fn record(&self) -> Record {
+        let object = &self.event.object;
+        Record {
+            revision: self.event.revision,
+            path: format!("{}\0{}", self.table, object.key()),
+            json: (self.event.kind != EventKind::Deleted).then(|| object.json.clone()),
+        }
+    }
 }
 
 /// Decides each write of a batch against what the ones before it will leave behind; losers are told at once.
@@ -187,24 +224,157 @@ fn stage(state: &State, batch: Vec<(Write, Reply)>) -> Vec<Staged> {
     staged
 }
 
-fn persist(database: &Database, staged: &[Staged]) -> Result<(), String> {
+/// What the database lacks: the last state of each path since it was told.
+#[derive(Default)]
+struct Changes {
+    revision: Revision,
+    paths: HashMap<String, Option<Bytes>>,
+}
+
+impl Changes {
+    fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    fn add(&mut self, record: Record) {
+        self.revision = record.revision;
+        self.paths.insert(record.path, record.json);
+    }
+}
+
+/// The journal, and the way from it into the database.
+struct Log {
+    journal: Journal,
+    archive: Archive,
+    /// In the journal's present turn, and not yet in the database.
+    changes: Changes,
+    /// After a failed sync nobody knows what is on disk: nothing more is written until the store is opened again.
+    broken: Option<String>,
+}
+
+impl Log {
+    /// Makes a batch durable.
+    fn write(&mut self, staged: &[Staged]) -> Result<(), String> {
+        if let Some(reason) = &self.broken {
+            return Err(reason.clone());
+        }
+        let result = self.try_write(staged);
+        if let Err(reason) = &result {
+            self.broken = Some(reason.clone());
+        }
+        result
+    }
+
+    fn try_write(&mut self, staged: &[Staged]) -> Result<(), String> {
+        let records: Vec<Record> = staged.iter().map(Staged::record).collect();
+        let mut encoded = encode(self.journal.epoch(), &records);
+        if !self.journal.fits(encoded.len()) {
+            // The other file may be used again once the database has what it held.
+            self.archive.finish()?;
+            self.archive.begin(std::mem::take(&mut self.changes))?;
+            self.journal.turn();
+            encoded = encode(self.journal.epoch(), &records);
+        }
+        let journaled = self.journal.fits_any(encoded.len());
+        if journaled {
+            self.journal.append(&encoded).map_err(|e| e.to_string())?;
+        }
+        for record in records {
+            self.changes.add(record);
+        }
+        if !journaled {
+            // Too large for any file: the database itself is the journal of such a batch.
+            self.archive.finish()?;
+            self.archive.begin(std::mem::take(&mut self.changes))?;
+            self.archive.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Brings the database up to date, so that the next start has nothing to replay. Failing that, the journal
+    /// still has everything.
+    fn close(mut self) {
+        let outcome = self.archive.finish().and_then(|()| self.archive.begin(self.changes));
+        if let Err(reason) = outcome.and_then(|()| self.archive.finish()) {
+            tracing::warn!(%reason, "the database will be brought up to date at the next start");
+        }
+        self.archive.close();
+    }
+}
+
+fn encode(epoch: u64, records: &[Record]) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    for record in records {
+        Journal::encode(epoch, record, &mut encoded);
+    }
+    encoded
+}
+
+/// The thread that owns the database; at most one set of changes is on its way there.
+struct Archive {
+    thread: Option<std::thread::JoinHandle<()>>,
+    work: Option<mpsc::Sender<Changes>>,
+    done: mpsc::Receiver<Result<(), String>>,
+    busy: bool,
+}
+
+impl Archive {
+    fn start(database: Database) -> Result<Self, String> {
+        let (work, waiting) = mpsc::channel::<Changes>();
+        let (report, done) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("store-archive".into())
+            .spawn(move || {
+                for changes in waiting {
+                    let written = if changes.is_empty() { Ok(()) } else { checkpoint(&database, &changes) };
+                    if report.send(written).is_err() {
+                        break;
+                    }
+                }
+            })
+            .map_err(|e| e.to_string())?;
+        Ok(Self { thread: Some(thread), work: Some(work), done, busy: false })
+    }
+
+    fn begin(&mut self, changes: Changes) -> Result<(), String> {
+        let gone = || "the archiving thread is gone".to_owned();
+        self.work.as_ref().ok_or_else(gone)?.send(changes).map_err(|_| gone())?;
+        self.busy = true;
+        Ok(())
+    }
+
+    /// Waits for what was begun.
+    fn finish(&mut self) -> Result<(), String> {
+        if !std::mem::take(&mut self.busy) {
+            return Ok(());
+        }
+        self.done.recv().map_err(|_| "the archiving thread is gone".to_owned())?
+    }
+
+    /// Returns when the database is closed.
+    fn close(mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, the database is closed all the same.
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// One transaction that brings the database to a revision.
+fn checkpoint(database: &Database, changes: &Changes) -> Result<(), String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let transaction = database.begin_write().map_err(|e| text(&e))?;
     {
         let mut objects = transaction.open_table(OBJECTS).map_err(|e| text(&e))?;
-        for Staged { table, event, .. } in staged {
-            let path = format!("{table}\0{}", event.object.key());
-            match event.kind {
-                EventKind::Deleted => objects.remove(path.as_str()).map_err(|e| text(&e))?,
-                EventKind::Added | EventKind::Modified => {
-                    objects.insert(path.as_str(), &*event.object.json).map_err(|e| text(&e))?
-                }
+        for (path, json) in &changes.paths {
+            match json {
+                None => objects.remove(path.as_str()).map_err(|e| text(&e))?,
+                Some(json) => objects.insert(path.as_str(), &**json).map_err(|e| text(&e))?,
             };
         }
         let mut counters = transaction.open_table(COUNTERS).map_err(|e| text(&e))?;
-        if let Some(last) = staged.last() {
-            counters.insert(REVISION, last.event.revision).map_err(|e| text(&e))?;
-        }
+        counters.insert(REVISION, changes.revision).map_err(|e| text(&e))?;
     }
     transaction.commit().map_err(|e| text(&e))
 }

@@ -5,6 +5,7 @@
 //! slow one can neither block a writer nor grow memory: it falls off the log and is told to start anew.
 
 mod durable;
+mod journal;
 mod object;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -259,14 +260,18 @@ impl Store {
 
     /// An acknowledged write survives the death of the process.
     pub fn durable(directory: &Path, retention: Retention) -> Result<Self, OpenError> {
+        Self::durable_with(directory, retention, journal::CAPACITY)
+    }
+
+    fn durable_with(directory: &Path, retention: Retention, journal: usize) -> Result<Self, OpenError> {
         let fail = |reason: String| OpenError { path: directory.display().to_string(), reason };
-        let (database, loaded) = durable::open(directory).map_err(fail)?;
+        let (disk, loaded) = durable::open(directory, journal).map_err(fail)?;
         let mut state = State::new(loaded.revision);
         for (table, object) in loaded.objects {
             state.table(&table).objects.insert(object.key().into(), Arc::new(object));
         }
         let state = Arc::new(RwLock::new(state));
-        let disk = durable::Committer::start(database, state.clone(), retention).map_err(fail)?;
+        let disk = durable::Committer::start(disk, state.clone(), retention).map_err(fail)?;
         Ok(Self { state, retention, disk: Some(disk) })
     }
 

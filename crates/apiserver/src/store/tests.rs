@@ -136,6 +136,36 @@ async fn a_reopened_store_has_every_object_and_a_later_revision() {
     assert!(put(&store, "c", Expect::Absent, 3).await.expect("created").revision > last);
 }
 
+#[tokio::test]
+async fn nothing_is_lost_over_many_turns_of_a_small_journal() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let retention = Retention::default();
+    let mut revisions = Vec::new();
+    for round in 0..3 {
+        // 2 KiB hold some ten objects: every round takes many turns, and one object fits into no file at all.
+        let store = Store::durable_with(directory.path(), retention, 2048).expect("opens");
+        for n in 0..60 {
+            let written = put(&store, &format!("ns/{round}-{n}"), Expect::Absent, n).await.expect("created");
+            revisions.push(written.revision);
+        }
+        let large = json!({"metadata": {"name": "large"}, "data": "x".repeat(5000)});
+        let write = Write {
+            table: table(),
+            key: format!("ns/large-{round}").into(),
+            expect: Expect::Absent,
+            change: Change::Put(large),
+        };
+        revisions.push(store.write(write).await.expect("created").revision);
+        let last = put(&store, &format!("ns/last-{round}"), Expect::Absent, 7).await.expect("created");
+        revisions.push(last.revision);
+        store.close().await;
+    }
+    assert!(revisions.is_sorted());
+    let store = Store::durable_with(directory.path(), retention, 2048).expect("opens");
+    assert_eq!(store.count("things"), 3 * 62);
+    assert_eq!(store.revision(), *revisions.last().expect("some"));
+}
+
 /// The committing thread of a dropped store lets go of the file a moment later.
 async fn reopen(path: &std::path::Path) -> Store {
     loop {
