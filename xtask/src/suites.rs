@@ -47,6 +47,12 @@ const SUITES: &[Suite] = &[
         needs_kubernetes: true,
     },
     Suite {
+        name: "kube-rs",
+        about: "clients, watchers and controllers of kube-rs on both servers; faults; logs and exec",
+        runs: &[&["-p", "agentcube-testkit", "--test", "kube_rs"]],
+        needs_kubernetes: true,
+    },
+    Suite {
         name: "durability",
         about: "kill -9 under load, 30 times",
         runs: &[&["-p", "agentcube-testkit", "--test", "durability"]],

@@ -94,11 +94,7 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    pub(super) fn start(
-        disk: Disk,
-        state: Arc<RwLock<State>>,
-        retention: Retention,
-    ) -> Result<Self, String> {
+    pub(super) fn start(disk: Disk, state: Arc<RwLock<State>>, retention: Retention) -> Result<Self, String> {
         let (queue, waiting) = mpsc::channel();
         let archive = Archive::start(disk.database)?;
         let mut log = Log { journal: disk.journal, archive, changes: Changes::default(), broken: None };

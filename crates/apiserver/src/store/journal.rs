@@ -143,7 +143,8 @@ fn read_record(content: &[u8]) -> Option<(u64, Record, &[u8])> {
     if body.len() < FIXED + 1 || content.get(4..HEAD)? != checksum(body) {
         return None;
     }
-    let number = |at: usize| -> Option<u64> { Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?)) };
+    let number =
+        |at: usize| -> Option<u64> { Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?)) };
     let path_length = u32::from_le_bytes(body.get(16..FIXED)?.try_into().ok()?) as usize;
     let path = str::from_utf8(body.get(FIXED..FIXED.checked_add(path_length)?)?).ok()?;
     let (kind, json) = body.get(FIXED + path_length..)?.split_first()?;
@@ -157,7 +158,11 @@ mod tests {
     use super::*;
 
     fn record(revision: Revision, json: Option<&'static str>) -> Record {
-        Record { revision, path: format!("things\0ns/{revision}"), json: json.map(|json| Bytes::from_static(json.as_bytes())) }
+        Record {
+            revision,
+            path: format!("things\0ns/{revision}"),
+            json: json.map(|json| Bytes::from_static(json.as_bytes())),
+        }
     }
 
     fn append(journal: &mut Journal, records: &[Record]) {

@@ -51,15 +51,7 @@ pub(crate) async fn measure(
     let writes_many = writes(http, "many", CLIENTS).await?;
     eprintln!("    fan-out to {WATCHERS} watchers");
     let fan_out = fan_out(http).await?;
-    Ok(Measured {
-        start,
-        resident_idle,
-        writes_one,
-        writes_many,
-        fan_out,
-        list,
-        resident_loaded,
-    })
+    Ok(Measured { start, resident_idle, writes_one, writes_many, fan_out, list, resident_loaded })
 }
 
 async fn namespace(http: &HttpClient, name: &str) -> Result<String> {
