@@ -1,11 +1,16 @@
 //! How objects look to the client that asked: whole, as table rows, or metadata alone.
 
-use bytes::{BufMut, BytesMut};
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Map, Value, json};
 
 use crate::api::Listing;
 use crate::resource::Resource;
 use crate::store::{Object, Revision};
+
+/// Lists are sent in pieces of about this size.
+const PIECE: usize = 64 << 10;
 
 /// The form that the `Accept` header chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,39 +112,26 @@ impl Rendering {
         }
     }
 
-    /// Writes a whole page.
-    pub(crate) fn list(&self, resource: &Resource, listing: &Listing, out: &mut BytesMut) {
-        let mut metadata = json!({"resourceVersion": listing.revision.to_string()});
-        match &listing.resume {
-            Some(resume) => metadata["continue"] = resume.encode().into(),
-            // Lists of custom resources always carry the field.
-            None if !resource.is_builtin() && *self == Self::Whole => metadata["continue"] = "".into(),
-            None => {}
-        }
-        if let Some(remaining) = listing.remaining {
-            metadata["remainingItemCount"] = remaining.into();
-        }
+    /// A page as metadata or as a table; whole objects go through [`WholeList`].
+    pub(crate) fn list(&self, resource: &Resource, listing: &Listing) -> Value {
+        let mut metadata = list_metadata(resource, listing, false);
         match self {
-            Self::Whole => whole_list(resource, listing, &metadata, out),
-            Self::Metadata => {
+            Self::Whole | Self::Metadata => {
                 let items: Vec<Value> = listing
                     .items
                     .iter()
                     .map(|object| partial(&object.value(), "PartialObjectMetadata"))
                     .collect();
-                put(
-                    out,
-                    &json!({
-                        "kind": "PartialObjectMetadataList",
-                        "apiVersion": "meta.k8s.io/v1",
-                        "metadata": metadata,
-                        "items": items,
-                    }),
-                );
+                json!({
+                    "kind": "PartialObjectMetadataList",
+                    "apiVersion": "meta.k8s.io/v1",
+                    "metadata": metadata,
+                    "items": items,
+                })
             }
             Self::Table { include, headers } => {
                 let values: Vec<Value> = listing.items.iter().map(|object| resource.typed(object)).collect();
-                put(out, &table(resource, &values, &mut metadata, *include, *headers));
+                table(resource, &values, &mut metadata, *include, *headers)
             }
         }
     }
@@ -171,23 +163,74 @@ fn put(out: &mut BytesMut, value: &Value) {
     serde_json::to_writer(out.writer(), value).expect("JSON values encode into memory");
 }
 
-fn whole_list(resource: &Resource, listing: &Listing, metadata: &Value, out: &mut BytesMut) {
-    let bytes: usize = listing.items.iter().map(|object| object.json.len() + 64).sum();
-    out.reserve(bytes + 256);
-    out.put_slice(b"{\"kind\":");
-    put(out, &resource.list_kind.as_str().into());
-    out.put_slice(b",\"apiVersion\":");
-    put(out, &resource.api_version.as_str().into());
-    out.put_slice(b",\"metadata\":");
-    put(out, metadata);
-    out.put_slice(b",\"items\":[");
-    for (n, object) in listing.items.iter().enumerate() {
-        if n > 0 {
-            out.put_u8(b',');
-        }
-        resource.write_item(object, out);
+/// A list of whole objects, encoded piece by piece, so that a large one never stands in memory twice.
+pub(crate) struct WholeList {
+    resource: Arc<Resource>,
+    listing: Listing,
+    next: usize,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Head,
+    Items,
+    Done,
+}
+
+impl WholeList {
+    pub(crate) fn new(resource: Arc<Resource>, listing: Listing) -> Self {
+        Self { resource, listing, next: 0, stage: Stage::Head }
     }
-    out.put_slice(b"]}");
+
+    /// The next piece; `None` after the last.
+    pub(crate) fn piece(&mut self) -> Option<Bytes> {
+        if self.stage == Stage::Done {
+            return None;
+        }
+        let mut out = BytesMut::with_capacity(8 << 10);
+        if self.stage == Stage::Head {
+            self.head(&mut out);
+            self.stage = Stage::Items;
+        }
+        while out.len() < PIECE {
+            let Some(object) = self.listing.items.get(self.next) else {
+                out.put_slice(b"]}");
+                self.stage = Stage::Done;
+                break;
+            };
+            if self.next > 0 {
+                out.put_u8(b',');
+            }
+            self.resource.write_item(object, &mut out);
+            self.next += 1;
+        }
+        Some(out.freeze())
+    }
+
+    fn head(&self, out: &mut BytesMut) {
+        out.put_slice(b"{\"kind\":");
+        put(out, &self.resource.list_kind.as_str().into());
+        out.put_slice(b",\"apiVersion\":");
+        put(out, &self.resource.api_version.as_str().into());
+        out.put_slice(b",\"metadata\":");
+        put(out, &list_metadata(&self.resource, &self.listing, true));
+        out.put_slice(b",\"items\":[");
+    }
+}
+
+fn list_metadata(resource: &Resource, listing: &Listing, whole: bool) -> Value {
+    let mut metadata = json!({"resourceVersion": listing.revision.to_string()});
+    match &listing.resume {
+        Some(resume) => metadata["continue"] = resume.encode().into(),
+        // Lists of custom resources always carry the field.
+        None if !resource.is_builtin() && whole => metadata["continue"] = "".into(),
+        None => {}
+    }
+    if let Some(remaining) = listing.remaining {
+        metadata["remainingItemCount"] = remaining.into();
+    }
+    metadata
 }
 
 fn partial(value: &Value, kind: &str) -> Value {

@@ -1,5 +1,7 @@
 //! Responses: encoded objects, failures, streams.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -9,8 +11,8 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::api::{Body, Watcher};
-use crate::output::Rendering;
+use crate::api::{Body, Listing, Watcher};
+use crate::output::{Rendering, WholeList};
 use crate::resource::Resource;
 use crate::status::Status;
 
@@ -82,6 +84,19 @@ pub(super) fn warn(response: &mut Response<ReplyBody>, warning: &str) {
     if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
         response.headers_mut().append(header::WARNING, value);
     }
+}
+
+/// A page of a list.
+pub(super) fn list(resource: &Arc<Resource>, listing: Listing, rendering: &Rendering) -> Response<ReplyBody> {
+    if *rendering != Rendering::Whole {
+        return json(StatusCode::OK, &rendering.list(resource, &listing));
+    }
+    let list = WholeList::new(resource.clone(), listing);
+    let pieces = stream::unfold(list, |mut list| async move {
+        let piece = list.piece()?;
+        Some((Ok(Frame::data(piece)), list))
+    });
+    respond(StatusCode::OK, "application/json", StreamBody::new(pieces).boxed_unsync())
 }
 
 /// Lines as they come, for as long as the client listens.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, header};
 use serde_json::Value;
@@ -225,9 +225,7 @@ impl Call<'_> {
     fn list(&self) -> Result<Response<ReplyBody>, Status> {
         let request = ListRequest::parse(self.namespace(), &self.query)?;
         let listing = self.api.list(&self.resource, &request)?;
-        let mut out = BytesMut::new();
-        self.rendering.list(&self.resource, &listing, &mut out);
-        Ok(reply::encoded(StatusCode::OK, out))
+        Ok(reply::list(&self.resource, listing, &self.rendering))
     }
 
     fn watch(&self) -> Result<Response<ReplyBody>, Status> {
@@ -286,9 +284,7 @@ impl Call<'_> {
         let options = self.delete_options()?;
         let request = ListRequest::parse(self.namespace(), &self.query)?;
         let listing = self.api.delete_collection(&self.resource, &request, &options).await?;
-        let mut out = BytesMut::new();
-        self.rendering.list(&self.resource, &listing, &mut out);
-        Ok(reply::encoded(StatusCode::OK, out))
+        Ok(reply::list(&self.resource, listing, &self.rendering))
     }
 
     async fn update_scale(&self) -> Result<Response<ReplyBody>, Status> {

@@ -18,6 +18,8 @@ use super::{Event, EventKind, Object, Retention, Revision, State, Write, WriteEr
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const COUNTERS: TableDefinition<'_, &str, u64> = TableDefinition::new("counters");
 const REVISION: &str = "revision";
+/// Everything is in memory already; the database needs little more than the pages that it is changing.
+const CACHE: usize = 4 << 20;
 /// Writes behind one sync: enough to saturate a disk, few enough to answer soon.
 const BATCH: usize = 512;
 
@@ -36,7 +38,9 @@ pub(super) struct Loaded {
 pub(super) fn open(directory: &Path, journal: usize) -> Result<(Disk, Loaded), String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     std::fs::create_dir_all(directory).map_err(|e| text(&e))?;
-    let database = Database::create(directory.join("store.redb")).map_err(|e| text(&e))?;
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    let database = builder.create(directory.join("store.redb")).map_err(|e| text(&e))?;
     let setup = database.begin_write().map_err(|e| text(&e))?;
     setup.open_table(OBJECTS).map_err(|e| text(&e))?;
     setup.open_table(COUNTERS).map_err(|e| text(&e))?;

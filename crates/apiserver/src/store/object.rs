@@ -40,7 +40,8 @@ impl Object {
     pub(super) fn encode(key: Box<str>, mut value: Value, revision: Revision) -> Self {
         value["metadata"]["resourceVersion"] = revision.to_string().into();
         let json = serde_json::to_vec(&value).expect("a JSON value with string keys always encodes");
-        Self::index(key, json.into(), &value, revision)
+        // The encoder's buffer has room to grow; what is kept for long has none.
+        Self::index(key, json.into_boxed_slice().into(), &value, revision)
     }
 
     /// Reads back what was stored under `key`.
