@@ -1,14 +1,15 @@
-//! Group commit: one thread takes whatever writes are waiting, appends them to the journal with one sync, and
-//! only then makes them visible and answers. A write that was answered is on disk. A second thread carries what the
-//! journal holds over into a `redb` file, one transaction for each turn of the journal.
+//! Group commit: one writer takes whatever writes are waiting, appends them to the journal with one sync, and
+//! only then makes them visible and answers. A write that was answered is on disk. A thread carries what the journal
+//! holds over into a `redb` file, one transaction for each turn of the journal.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::journal::{Journal, Record};
@@ -84,85 +85,89 @@ fn replay(database: &Database, records: Vec<Record>) -> Result<(), String> {
 
 type Reply = oneshot::Sender<Result<Arc<Object>, WriteError>>;
 
-/// What the committing thread is asked to do.
-enum Job {
-    Write(Write, Reply),
-    /// Close the database, then answer.
-    Close(oneshot::Sender<()>),
-}
-
-/// A handle to the committing thread; the thread ends when it is told to, or the last handle is gone.
+/// A cheap handle to the files.
 #[derive(Clone)]
 pub(super) struct Committer {
-    queue: mpsc::Sender<Job>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    waiting: Mutex<VecDeque<(Write, Reply)>>,
+    /// `None` once closed.
+    log: Mutex<Option<Log>>,
+    state: Arc<RwLock<State>>,
+    retention: Retention,
 }
 
 impl Committer {
     pub(super) fn start(disk: Disk, state: Arc<RwLock<State>>, retention: Retention) -> Result<Self, String> {
-        let (queue, waiting) = mpsc::channel();
         let archive = Archive::start(disk.database)?;
-        let mut log = Log { journal: disk.journal, archive, changes: Changes::default(), broken: None };
-        std::thread::Builder::new()
-            .name("store-commit".into())
-            .spawn(move || {
-                let told = run(&mut log, &state, retention, &waiting);
-                log.close();
-                if let Some(told) = told {
-                    let _gone = told.send(());
-                }
-            })
-            .map_err(|e| e.to_string())?;
-        Ok(Self { queue })
+        let log = Log { journal: disk.journal, archive, changes: Changes::default(), broken: None };
+        let shared = Shared { waiting: Mutex::default(), log: Mutex::new(Some(log)), state, retention };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// Queues a write. Whoever finds nobody at work commits for all that wait, so a lone writer hands its write
+    /// to no other thread, and many share one sync.
     pub(super) async fn write(&self, write: Write) -> Result<Arc<Object>, WriteError> {
-        let gone = || WriteError::Storage("the store is shutting down".into());
         let (reply, answer) = oneshot::channel();
-        self.queue.send(Job::Write(write, reply)).map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        self.shared.waiting.lock().push_back((write, reply));
+        match Handle::current().runtime_flavor() {
+            RuntimeFlavor::CurrentThread => self.shared.lead(),
+            // The disk is waited for: other tasks of this thread go on elsewhere.
+            _ => tokio::task::block_in_place(|| self.shared.lead()),
+        }
+        answer.await.map_err(|_| WriteError::Storage("the store is shutting down".into()))?
     }
 
-    /// Lets writes that are waiting finish, and returns when the file is closed.
+    /// Lets writes that are waiting finish, and returns when the files are closed.
     pub(super) async fn close(&self) {
-        let (told, closed) = oneshot::channel();
-        if self.queue.send(Job::Close(told)).is_ok() {
-            // A thread that is gone has closed the file as well.
-            let _gone = closed.await;
-        }
+        let shared = self.shared.clone();
+        let closing = tokio::task::spawn_blocking(move || {
+            let log = shared.log.lock().take();
+            if let Some(log) = log {
+                log.close();
+            }
+            shared.lead();
+        });
+        // It does not panic; if it did, the journal still has everything.
+        let _ended = closing.await;
     }
 }
 
-/// Commits until nobody is left, or until told to stop; returns whom to tell that it did.
-fn run(
-    log: &mut Log,
-    state: &RwLock<State>,
-    retention: Retention,
-    waiting: &mpsc::Receiver<Job>,
-) -> Option<oneshot::Sender<()>> {
-    let mut close = None;
-    while close.is_none()
-        && let Ok(first) = waiting.recv()
-    {
-        let mut batch = Vec::new();
-        for job in std::iter::once(first).chain(waiting.try_iter()) {
-            match job {
-                Job::Write(write, reply) => batch.push((write, reply)),
-                Job::Close(told) => close = Some(told),
-            }
-            if close.is_some() || batch.len() == BATCH {
-                break;
+impl Shared {
+    /// Commits as long as anybody waits and nobody else commits.
+    ///
+    /// A write that is queued while somebody commits is seen by that somebody, who looks again after letting go.
+    fn lead(&self) {
+        while !self.waiting.lock().is_empty() {
+            let Some(mut log) = self.log.try_lock() else { return };
+            loop {
+                let batch: Vec<_> = {
+                    let mut waiting = self.waiting.lock();
+                    let most = waiting.len().min(BATCH);
+                    waiting.drain(..most).collect()
+                };
+                if batch.is_empty() {
+                    break;
+                }
+                self.commit(log.as_mut(), batch);
             }
         }
-        let staged = stage(&state.read(), batch);
+    }
+
+    fn commit(&self, log: Option<&mut Log>, batch: Vec<(Write, Reply)>) {
+        let staged = stage(&self.state.read(), batch);
         if staged.is_empty() {
-            continue;
+            return;
         }
-        match log.write(&staged) {
+        let closed = || Err("the store is shutting down".to_owned());
+        match log.map_or_else(closed, |log| log.write(&staged)) {
             Ok(()) => {
-                let mut state = state.write();
+                let mut state = self.state.write();
                 for Staged { table, event, reply } in staged {
                     let object = event.object.clone();
-                    state.commit(&table, event, retention);
+                    state.commit(&table, event, self.retention);
                     // The caller may have given up; the write stands all the same.
                     let _gone = reply.send(Ok(object));
                 }
@@ -174,7 +179,6 @@ fn run(
             }
         }
     }
-    close
 }
 
 /// A table and a key in it.
