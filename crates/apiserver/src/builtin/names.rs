@@ -32,11 +32,11 @@ fn is_label(value: &str) -> bool {
     }
 }
 
-fn is_subdomain(value: &str) -> bool {
+pub(crate) fn is_subdomain(value: &str) -> bool {
     value.split('.').all(is_label)
 }
 
-fn is_name_part(value: &str) -> bool {
+pub(crate) fn is_name_part(value: &str) -> bool {
     let bytes = value.as_bytes();
     match (bytes.first(), bytes.last()) {
         (Some(first), Some(last)) => {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{MANAGER, Queue, intent, work};
-use crate::api::{Api, Creation, DeleteOptions, Name, PatchKind, Propagation};
+use super::{Queue, patch_metadata, release, work};
+use crate::api::{Api, DeleteOptions, Name, Propagation};
 use crate::resource::Resource;
 use crate::status::Status;
 use crate::store::{Event, EventKind, Object, OwnerReference};
@@ -202,24 +202,7 @@ impl Collector {
         if owners.as_array().is_some_and(Vec::is_empty) {
             owners = Value::Null;
         }
-        self.patch(resource, object, json!({"ownerReferences": owners})).await
-    }
-
-    async fn patch(
-        &self,
-        resource: &Arc<Resource>,
-        object: &Object,
-        mut metadata: Value,
-    ) -> Result<(), Status> {
-        metadata["uid"] = (*object.uid).into();
-        metadata["resourceVersion"] = object.revision.to_string().into();
-        let patch = Creation::from(json!({"metadata": metadata}));
-        let named = named(resource, object);
-        match self.api.patch(resource, &named, "", PatchKind::Merge, patch, &intent(MANAGER)).await {
-            Ok(_) => Ok(()),
-            Err(status) if status.reason == "NotFound" => Ok(()),
-            Err(status) => Err(status),
-        }
+        patch_metadata(&self.api, resource, object, json!({"ownerReferences": owners})).await
     }
 
     async fn owner(&self, place: &Place) -> Result<(), Status> {
@@ -236,7 +219,7 @@ impl Collector {
                     let Some((kind, dependent)) = self.fetch(place) else { continue };
                     self.keep_owners(&kind, &dependent, |uid| *uid != *object.uid).await?;
                 }
-                self.release(&resource, &object, Propagation::ORPHAN_FINALIZER).await
+                release(&self.api, &resource, &object, Propagation::ORPHAN_FINALIZER).await
             }
             Propagation::Foreground | Propagation::Background => {
                 let mut blocked = false;
@@ -249,20 +232,9 @@ impl Collector {
                 if blocked {
                     return Ok(());
                 }
-                self.release(&resource, &object, Propagation::FOREGROUND_FINALIZER).await
+                release(&self.api, &resource, &object, Propagation::FOREGROUND_FINALIZER).await
             }
         }
-    }
-
-    async fn release(
-        &self,
-        resource: &Arc<Resource>,
-        object: &Object,
-        finalizer: &str,
-    ) -> Result<(), Status> {
-        let rest: Vec<&str> = object.finalizers.iter().map(|f| &**f).filter(|f| *f != finalizer).collect();
-        let finalizers = if rest.is_empty() { Value::Null } else { json!(rest) };
-        self.patch(resource, object, json!({"finalizers": finalizers})).await
     }
 }
 

@@ -14,11 +14,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::api::{Api, FieldValidation, Intent};
+use crate::api::{Api, Creation, FieldValidation, Intent, Name, PatchKind};
+use crate::resource::Resource;
 use crate::server::told_to_stop;
+use crate::status::Status;
+use crate::store::Object;
 
 /// The field manager of what the server writes by itself.
 const MANAGER: &str = "kube-controller-manager";
@@ -35,6 +39,40 @@ pub(crate) async fn start(api: &Api, tasks: &mut JoinSet<()>, stopped: &watch::R
     namespaces::start(api, tasks, stopped).await;
     garbage::start(api, tasks, stopped);
     protection::start(api, tasks, stopped);
+}
+
+/// Changes the metadata of an object, if it is still as it was seen. One that is gone needs no change.
+async fn patch_metadata(
+    api: &Api,
+    resource: &Arc<Resource>,
+    object: &Object,
+    mut metadata: Value,
+) -> Result<(), Status> {
+    metadata["uid"] = (*object.uid).into();
+    metadata["resourceVersion"] = object.revision.to_string().into();
+    let patch = Creation::from(json!({"metadata": metadata}));
+    let namespace = resource.namespaced.then(|| object.namespace());
+    let named = Name { namespace, name: object.name() };
+    match api.patch(resource, &named, "", PatchKind::Merge, patch, &intent(MANAGER)).await {
+        Ok(_) => Ok(()),
+        Err(status) if status.reason == "NotFound" => Ok(()),
+        Err(status) => Err(status),
+    }
+}
+
+/// Takes a finalizer off an object.
+async fn release(
+    api: &Api,
+    resource: &Arc<Resource>,
+    object: &Object,
+    finalizer: &str,
+) -> Result<(), Status> {
+    let rest: Vec<&str> = object.finalizers.iter().map(|f| &**f).filter(|f| *f != finalizer).collect();
+    if rest.len() == object.finalizers.len() {
+        return Ok(());
+    }
+    let finalizers = if rest.is_empty() { Value::Null } else { json!(rest) };
+    patch_metadata(api, resource, object, json!({"finalizers": finalizers})).await
 }
 
 /// Keys to look at, each once however often it is asked for.
@@ -75,7 +113,7 @@ fn work<K, F, Fut>(queue: Arc<Queue<K>>, tasks: &mut JoinSet<()>, stopped: &watc
 where
     K: Clone + Eq + Hash + Send + 'static,
     F: Fn(K) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<(), crate::status::Status>> + Send,
+    Fut: Future<Output = Result<(), Status>> + Send,
 {
     let mut stopped = stopped.clone();
     tasks.spawn(async move {

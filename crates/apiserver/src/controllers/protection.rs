@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{MANAGER, Queue, intent, work};
-use crate::api::{Api, Creation, ListRequest, Name, PatchKind};
+use super::{Queue, release, work};
+use crate::api::{Api, ListRequest, Name};
 use crate::status::Status;
 use crate::store::EventKind;
 
@@ -65,7 +65,7 @@ async fn claim(api: &Api, key: &str) -> Result<(), Status> {
     if in_use {
         return Ok(());
     }
-    release(api, "PersistentVolumeClaim", &Name { namespace: Some(namespace), name }, CLAIM_FINALIZER).await
+    let_go(api, "PersistentVolumeClaim", &Name { namespace: Some(namespace), name }, CLAIM_FINALIZER).await
 }
 
 /// A Pod that has ended uses nothing any more.
@@ -80,23 +80,11 @@ async fn volume(api: &Api, name: &str) -> Result<(), Status> {
     if object.value()["status"]["phase"] == "Bound" {
         return Ok(());
     }
-    release(api, "PersistentVolume", &Name { namespace: None, name }, VOLUME_FINALIZER).await
+    let_go(api, "PersistentVolume", &Name { namespace: None, name }, VOLUME_FINALIZER).await
 }
 
-async fn release(api: &Api, kind: &str, named: &Name<'_>, finalizer: &str) -> Result<(), Status> {
+async fn let_go(api: &Api, kind: &str, named: &Name<'_>, finalizer: &str) -> Result<(), Status> {
     let Some(resource) = api.registry().by_kind("v1", kind) else { return Ok(()) };
     let Some(object) = api.store().get(&resource.storage, &named.key()) else { return Ok(()) };
-    if !object.finalizers.iter().any(|f| &**f == finalizer) {
-        return Ok(());
-    }
-    let rest: Vec<&str> = object.finalizers.iter().map(|f| &**f).filter(|f| *f != finalizer).collect();
-    let finalizers = if rest.is_empty() { Value::Null } else { json!(rest) };
-    let patch =
-        json!({"metadata": {"finalizers": finalizers, "resourceVersion": object.revision.to_string()}});
-    let patch = Creation::from(patch);
-    match api.patch(&resource, named, "", PatchKind::Merge, patch, &intent(MANAGER)).await {
-        Ok(_) => Ok(()),
-        Err(status) if status.reason == "NotFound" => Ok(()),
-        Err(status) => Err(status),
-    }
+    release(api, &resource, &object, finalizer).await
 }

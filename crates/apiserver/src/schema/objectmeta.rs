@@ -211,6 +211,9 @@ fn validate_labels(metadata: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
 
 /// The shapes of names, with the words in which the real server explains them.
 pub mod names {
+    pub(crate) use crate::builtin::names::label_value;
+    use crate::builtin::names::{is_name_part, is_subdomain};
+
     /// `[a-z]([-a-z0-9]*[a-z0-9])?`, up to 63.
     pub fn dns1035_label(text: &str) -> Option<String> {
         let errors = dns1035_errors(text);
@@ -237,21 +240,13 @@ pub mod names {
         errors
     }
 
-    fn is_label(part: &str) -> bool {
-        let bytes = part.as_bytes();
-        let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-        bytes.first().is_some_and(inner)
-            && bytes.last().is_some_and(inner)
-            && bytes.iter().all(|b| inner(b) || *b == b'-')
-    }
-
     /// Lower-case labels joined by dots, up to 253.
     pub fn dns1123_subdomain(text: &str) -> Vec<String> {
         let mut errors = Vec::new();
         if text.len() > 253 {
             errors.push("must be no more than 253 bytes".to_owned());
         }
-        if !text.split('.').all(is_label) {
+        if !is_subdomain(text) {
             errors.push(
                 "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
                  and must start and end with an alphanumeric character (e.g. 'example.com', regex used for \
@@ -260,14 +255,6 @@ pub mod names {
             );
         }
         errors
-    }
-
-    fn is_name_part(text: &str) -> bool {
-        let bytes = text.as_bytes();
-        let edge = u8::is_ascii_alphanumeric;
-        bytes.first().is_some_and(edge)
-            && bytes.last().is_some_and(edge)
-            && bytes.iter().all(|b| edge(b) || matches!(b, b'-' | b'_' | b'.'))
     }
 
     /// `[prefix/]name` as the keys of labels and annotations are.
@@ -303,23 +290,6 @@ pub mod names {
                 "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with \
                  an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for \
                  validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
-                    .to_owned(),
-            );
-        }
-        errors
-    }
-
-    /// Empty, or like the name part of a key.
-    pub fn label_value(text: &str) -> Vec<String> {
-        let mut errors = Vec::new();
-        if text.len() > 63 {
-            errors.push("must be no more than 63 bytes".to_owned());
-        }
-        if !text.is_empty() && !is_name_part(text) {
-            errors.push(
-                "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
-                 must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', \
-                 regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
                     .to_owned(),
             );
         }
