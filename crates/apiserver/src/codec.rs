@@ -108,6 +108,20 @@ fn settle_numbers(value: &mut Value) {
     }
 }
 
+/// Whether a body that was read is JSON rather than YAML.
+pub(crate) fn is_json(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"{")
+}
+
+/// The first key of a YAML body that stands twice in its map, in the words of Go's reader.
+pub(crate) fn yaml_duplicate(body: &[u8]) -> Option<String> {
+    let text = str::from_utf8(body).ok()?;
+    let problem = serde_saphyr::from_str::<Value>(text).err()?.to_string();
+    let line = problem.split("line ").nth(1)?.split(' ').next()?;
+    let key = problem.split("duplicate mapping key: ").nth(1)?.split([',', '\n']).next()?;
+    Some(format!("line {line}: key {key:?} already set in map"))
+}
+
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default().trim_start_matches("error: ")
 }
@@ -115,6 +129,15 @@ fn first_line(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_that_stands_twice_in_yaml_is_found() {
+        assert_eq!(yaml_duplicate(b"a: 1\nb: 2\n").as_deref(), None);
+        assert_eq!(
+            yaml_duplicate(b"a:\n  k: 1\n  k: 2\n").as_deref(),
+            Some("line 3: key \"k\" already set in map")
+        );
+    }
 
     #[test]
     fn bad_bodies_are_refused_not_fatal() {

@@ -376,7 +376,7 @@ impl Call<'_> {
             let problem = format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(&self.body));
             return Err(self.resource.unrecognized(&problem, &self.body));
         }
-        Ok(Creation { value, raw: (media == Media::Json).then(|| self.body.clone()) })
+        Ok(Creation { value, raw: (media != Media::Protobuf).then(|| self.body.clone()) })
     }
 
     /// What the body has to be.

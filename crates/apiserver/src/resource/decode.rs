@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{Origin, Resource};
 use crate::builtin;
+use crate::codec;
 use crate::schema;
 use crate::status::{FieldError, Status};
 
@@ -104,6 +105,9 @@ impl Resource {
                 .into_iter()
                 .map(|path| format!("unknown field {path:?}"))
         };
+        if let Some(raw) = raw.filter(|raw| !codec::is_json(raw)) {
+            return codec::yaml_duplicate(raw).into_iter().chain(unknown()).collect();
+        }
         match (&self.origin, raw) {
             (Origin::Builtin { .. }, Some(raw)) => schema::strict::strict_errors(self.schema(), raw),
             (Origin::Builtin { .. }, None) => unknown().collect(),
@@ -116,17 +120,14 @@ impl Resource {
     }
 
     pub(crate) fn strict_decoding_error(&self, problems: &[String]) -> String {
-        let list = problems.join(", ");
-        match self.is_builtin() {
-            true => format!(
-                "{} in version {:?} cannot be handled as a {}: strict decoding error: {list}",
-                self.kind, self.version, self.kind
-            ),
-            false => format!(
-                "{} in version {:?} cannot be handled as a {}: strict decoding error: {list}",
-                self.kind, self.version, self.kind
-            ),
-        }
+        // What the YAML reader found comes with its own introduction.
+        let told = |problem: &String| match problem.starts_with("line ") {
+            true => format!("yaml: unmarshal errors:\n  {problem}"),
+            false => problem.clone(),
+        };
+        let list = problems.iter().map(told).collect::<Vec<_>>().join(", ");
+        let (kind, version) = (&self.kind, &self.version);
+        format!("{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {list}")
     }
 
     /// Drops what the schema does not know and brings the rest into canonical form.

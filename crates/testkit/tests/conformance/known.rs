@@ -63,11 +63,6 @@ pub(crate) const DIFFERENCES: &[Known] = &[
         reason: "keys are read by YAML 1.2, in which `y` is a word; the real server reads them by 1.1, in which it is true",
     },
     Known {
-        case: "validation/yaml_duplicates",
-        pointer: "",
-        reason: "duplicate keys in YAML bodies are not reported: the last one counts. kubectl sends JSON, in which they are",
-    },
-    Known {
         case: "malformed/deep_json",
         pointer: "/0/reply/message",
         reason: "values nested deeper than 128 are refused while they are read; the real server reads 10,000 levels and then refuses the type",
