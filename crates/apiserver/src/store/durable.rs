@@ -23,6 +23,8 @@ const REVISION: &str = "revision";
 const CACHE: usize = 4 << 20;
 /// Writes behind one sync: enough to saturate a disk, few enough to answer soon.
 const BATCH: usize = 512;
+/// Batches that a writer commits for others before it sees to its own answer.
+const LED: usize = 4;
 
 /// The files of a store.
 pub(super) struct Disk {
@@ -112,10 +114,14 @@ impl Committer {
     pub(super) async fn write(&self, write: Write) -> Result<Arc<Object>, WriteError> {
         let (reply, answer) = oneshot::channel();
         self.shared.waiting.lock().push_back((write, reply));
-        match Handle::current().runtime_flavor() {
-            RuntimeFlavor::CurrentThread => self.shared.lead(),
+        let others_wait = match Handle::current().runtime_flavor() {
+            RuntimeFlavor::CurrentThread => self.shared.lead(LED),
             // The disk is waited for: other tasks of this thread go on elsewhere.
-            _ => tokio::task::block_in_place(|| self.shared.lead()),
+            _ => tokio::task::block_in_place(|| self.shared.lead(LED)),
+        };
+        if others_wait {
+            let shared = self.shared.clone();
+            tokio::task::spawn_blocking(move || shared.lead(usize::MAX));
         }
         answer.await.map_err(|_| WriteError::Storage("the store is shutting down".into()))?
     }
@@ -128,7 +134,7 @@ impl Committer {
             if let Some(log) = log {
                 log.close();
             }
-            shared.lead();
+            shared.lead(usize::MAX);
         });
         // It does not panic; if it did, the journal still has everything.
         let _ended = closing.await;
@@ -136,13 +142,18 @@ impl Committer {
 }
 
 impl Shared {
-    /// Commits as long as anybody waits and nobody else commits.
+    /// Commits so many batches at most, as long as anybody waits and nobody else commits. Returns whether somebody
+    /// still waits for whom nobody commits.
     ///
     /// A write that is queued while somebody commits is seen by that somebody, who looks again after letting go.
-    fn lead(&self) {
+    fn lead(&self, batches: usize) -> bool {
+        let mut left = batches;
         while !self.waiting.lock().is_empty() {
-            let Some(mut log) = self.log.try_lock() else { return };
-            loop {
+            if left == 0 {
+                return true;
+            }
+            let Some(mut log) = self.log.try_lock() else { return false };
+            while left > 0 {
                 let batch: Vec<_> = {
                     let mut waiting = self.waiting.lock();
                     let most = waiting.len().min(BATCH);
@@ -151,9 +162,11 @@ impl Shared {
                 if batch.is_empty() {
                     break;
                 }
+                left -= 1;
                 self.commit(log.as_mut(), batch);
             }
         }
+        false
     }
 
     fn commit(&self, log: Option<&mut Log>, batch: Vec<(Write, Reply)>) {

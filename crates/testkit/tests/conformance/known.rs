@@ -133,6 +133,7 @@ fn render(cases: &[Case]) -> String {
     for known in DIFFERENCES {
         text.push_str(&format!("| {} | `{}` | {} |\n", known.case, known.pointer, known.reason));
     }
+    text.push_str(include_str!("beyond.md"));
     text
 }
 
