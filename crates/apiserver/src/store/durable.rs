@@ -4,7 +4,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -23,6 +25,8 @@ const REVISION: &str = "revision";
 const CACHE: usize = 4 << 20;
 /// Writes behind one sync: enough to saturate a disk, few enough to answer soon.
 const BATCH: usize = 512;
+/// What a task may take of its thread's time without harm to the others.
+const QUICK: Duration = Duration::from_millis(1);
 /// Batches that a writer commits for others before it sees to its own answer.
 const LED: usize = 4;
 
@@ -99,13 +103,30 @@ struct Shared {
     log: Mutex<Option<Log>>,
     state: Arc<RwLock<State>>,
     retention: Retention,
+    /// Whether the last batch took longer than a task may hold its thread. Moving the other tasks of the thread away
+    /// costs about as much as a quick sync, so it is done for slow disks only.
+    slow_disk: AtomicBool,
+}
+
+/// Runs what waits for the disk while the other tasks of this thread go on elsewhere.
+fn elsewhere<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
 }
 
 impl Committer {
     pub(super) fn start(disk: Disk, state: Arc<RwLock<State>>, retention: Retention) -> Result<Self, String> {
         let archive = Archive::start(disk.database)?;
         let log = Log { journal: disk.journal, archive, changes: Changes::default(), broken: None };
-        let shared = Shared { waiting: Mutex::default(), log: Mutex::new(Some(log)), state, retention };
+        let shared = Shared {
+            waiting: Mutex::default(),
+            log: Mutex::new(Some(log)),
+            state,
+            retention,
+            slow_disk: AtomicBool::new(false),
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -114,10 +135,9 @@ impl Committer {
     pub(super) async fn write(&self, write: Write) -> Result<Arc<Object>, WriteError> {
         let (reply, answer) = oneshot::channel();
         self.shared.waiting.lock().push_back((write, reply));
-        let others_wait = match Handle::current().runtime_flavor() {
-            RuntimeFlavor::CurrentThread => self.shared.lead(LED),
-            // The disk is waited for: other tasks of this thread go on elsewhere.
-            _ => tokio::task::block_in_place(|| self.shared.lead(LED)),
+        let others_wait = match self.shared.slow_disk.load(Ordering::Relaxed) {
+            true => elsewhere(|| self.shared.lead(LED)),
+            false => self.shared.lead(LED),
         };
         if others_wait {
             let shared = self.shared.clone();
@@ -175,7 +195,10 @@ impl Shared {
             return;
         }
         let closed = || Err("the store is shutting down".to_owned());
-        match log.map_or_else(closed, |log| log.write(&staged)) {
+        let began = Instant::now();
+        let written = log.map_or_else(closed, |log| log.write(&staged));
+        self.slow_disk.store(began.elapsed() > QUICK, Ordering::Relaxed);
+        match written {
             Ok(()) => {
                 let mut state = self.state.write();
                 for Staged { table, event, reply } in staged {
@@ -287,7 +310,7 @@ impl Log {
         let mut encoded = encode(self.journal.epoch(), &records);
         if !self.journal.fits(encoded.len()) {
             // The other file may be used again once the database has what it held.
-            self.archive.finish()?;
+            elsewhere(|| self.archive.finish())?;
             self.archive.begin(std::mem::take(&mut self.changes))?;
             self.journal.turn();
             encoded = encode(self.journal.epoch(), &records);
@@ -301,9 +324,11 @@ impl Log {
         }
         if !journaled {
             // Too large for any file: the database itself is the journal of such a batch.
-            self.archive.finish()?;
-            self.archive.begin(std::mem::take(&mut self.changes))?;
-            self.archive.finish()?;
+            elsewhere(|| {
+                self.archive.finish()?;
+                self.archive.begin(std::mem::take(&mut self.changes))?;
+                self.archive.finish()
+            })?;
         }
         Ok(())
     }
