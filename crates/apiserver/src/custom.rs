@@ -27,7 +27,9 @@ pub(crate) struct Custom {
     status: bool,
     scale: Option<Scale>,
     generation: String,
-    defaults: bool,
+    /// Whether there are defaults, and the definition has changed since it was made: objects may be stored that
+    /// are older than a default.
+    late_defaults: bool,
 }
 
 type Finder = Box<dyn Fn(&Value) -> Vec<Value> + Send + Sync>;
@@ -60,7 +62,7 @@ impl Custom {
             schema: parse(),
             merge_schema,
             rules,
-            defaults: has_default(openapi),
+            late_defaults: has_default(openapi) && definition["metadata"]["generation"].as_i64() > Some(1),
             openapi: openapi.to_string(),
             columns: custom_columns(columns),
             cells: finders(columns),
@@ -127,11 +129,11 @@ impl Custom {
 
     /// Whether objects stored before a default was added must be completed when read.
     pub(crate) fn defaults_on_read(&self) -> bool {
-        false
+        self.late_defaults
     }
 
     pub(crate) fn default_on_read(&self, value: &mut Value) {
-        if self.defaults {
+        if self.late_defaults {
             schema::apply_defaults(&self.schema, value);
         }
     }

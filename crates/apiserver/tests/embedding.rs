@@ -73,3 +73,53 @@ async fn a_directory_opens_again_as_soon_as_its_server_is_shut_down() {
         drop(front);
     }
 }
+
+fn widgets(size: Value) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object",
+                "properties": {"spec": {"type": "object", "properties": {"size": size}}},
+            }}}],
+        },
+    })
+}
+
+/// Asks until the answer is as wanted; the server does what it does by itself soon, but not at once.
+async fn until(front: &Front, path: &str, wanted: impl Fn(StatusCode, &Value) -> bool) -> Value {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let (status, answer) = ask(front, Method::GET, path, None).await;
+        if wanted(status, &answer) {
+            return answer;
+        }
+        assert!(std::time::Instant::now() < deadline, "{path} never came to what was awaited: {answer}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_default_that_came_later_shows_in_older_objects() {
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+    let server = Server::builder().memory().embed().await.expect("starts");
+    let front = server.front();
+    let definition = widgets(json!({"type": "integer"}));
+    ask(&front, Method::POST, DEFINITIONS, Some(("application/json", definition))).await;
+    until(&front, WIDGETS, |status, _| status == StatusCode::OK).await;
+    let widget =
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {}});
+    let (status, answer) = ask(&front, Method::POST, WIDGETS, Some(("application/json", widget))).await;
+    assert_eq!((status, answer["spec"].clone()), (StatusCode::CREATED, json!({})));
+    let changed =
+        json!({"spec": {"versions": widgets(json!({"type": "integer", "default": 7}))["spec"]["versions"]}});
+    let path = format!("{DEFINITIONS}/widgets.example.com");
+    ask(&front, Method::PATCH, &path, Some(("application/merge-patch+json", changed))).await;
+    until(&front, &format!("{WIDGETS}/a"), |_, answer| answer["spec"]["size"] == 7).await;
+    let list = until(&front, WIDGETS, |status, _| status == StatusCode::OK).await;
+    assert_eq!(list["items"][0]["spec"]["size"], 7);
+    server.shutdown().await;
+}
