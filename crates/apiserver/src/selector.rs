@@ -279,14 +279,6 @@ impl Fields {
         self.0.iter().map(|(name, _, _)| name.as_str())
     }
 
-    /// The one object that `metadata.name=` asks for, if it does.
-    pub fn single_name(&self) -> Option<&str> {
-        self.0
-            .iter()
-            .find(|(name, equal, _)| name == "metadata.name" && *equal)
-            .map(|(_, _, value)| value.as_str())
-    }
-
     /// `get` answers the value of a field; one that the object lacks is empty.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|(name, equal, value)| (get(name).unwrap_or_default() == value) == *equal)

@@ -251,6 +251,13 @@ impl Status {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
+    /// A body that is about another object than the path.
+    pub(crate) fn name_mismatch(said: &str, expected: &str) -> Self {
+        Self::bad_request(format!(
+            "the name of the object ({said}) does not match the name on the URL ({expected})"
+        ))
+    }
+
     pub fn method_not_allowed(message: impl Into<String>) -> Self {
         Self::bare(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
     }

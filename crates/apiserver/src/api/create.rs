@@ -91,7 +91,9 @@ impl Api {
         if let Some(problem) = resource.decode_error(value) {
             return Err(Status::bad_request(problem));
         }
-        self.check_fields(resource, value, raw, validation, warnings)?;
+        if validation != FieldValidation::Ignore {
+            validation.judge(resource, resource.strict_problems(value, raw), warnings)?;
+        }
         resource.prune(value)?;
         let metadata = metadata_of(value)?;
         let said = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();

@@ -20,13 +20,6 @@ pub fn now() -> String {
     Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }
 
-/// RFC 3339 in microseconds.
-pub fn now_micro() -> String {
-    let micros = Timestamp::now().as_microsecond();
-    let timestamp = Timestamp::from_microsecond(micros).unwrap_or_default();
-    format!("{timestamp:.6}")
-}
-
 /// RFC 3339, so many seconds ahead.
 pub(crate) fn seconds_from_now(seconds: i64) -> String {
     let at = Timestamp::now().as_second().saturating_add(seconds);
@@ -60,7 +53,6 @@ mod tests {
     #[test]
     fn shapes() {
         assert_eq!(now().len(), "2026-01-01T00:00:00Z".len());
-        assert_eq!(now_micro().len(), "2026-01-01T00:00:00.000000Z".len());
         assert_eq!(new_uid().len(), 36);
         assert_ne!(new_uid(), new_uid());
         assert_eq!(generated_name("web-").len(), 9);

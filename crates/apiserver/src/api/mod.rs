@@ -20,7 +20,7 @@ use serde_json::Value;
 pub use create::Creation;
 pub(crate) use delete::CLEANUP_FINALIZER;
 pub use delete::{DeleteOptions, Propagation};
-pub use identity::{now, now_micro};
+pub use identity::now;
 pub use patch::PatchKind;
 pub use read::{ListRequest, Listing};
 pub use watch::{WatchRequest, Watcher};
@@ -179,50 +179,6 @@ impl Api {
         Ok(())
     }
 
-    /// Unknown and duplicate fields: an error or a warning, as the caller asked.
-    fn check_fields(
-        &self,
-        resource: &Resource,
-        value: &Value,
-        raw: Option<&[u8]>,
-        validation: FieldValidation,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), Status> {
-        if validation == FieldValidation::Ignore {
-            return Ok(());
-        }
-        let problems = resource.strict_problems(value, raw);
-        if problems.is_empty() {
-            return Ok(());
-        }
-        if validation == FieldValidation::Strict {
-            let message = resource.strict_decoding_error(&problems);
-            return Err(Status::bad_request(message));
-        }
-        warnings.extend(problems);
-        Ok(())
-    }
-
-    /// Fields that stand twice in what is applied; unknown ones are refused by the merge itself.
-    fn check_duplicates(
-        &self,
-        resource: &Resource,
-        raw: Option<&[u8]>,
-        validation: FieldValidation,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), Status> {
-        let problems = raw.map(crate::schema::strict::duplicate_fields).unwrap_or_default();
-        match validation {
-            FieldValidation::Strict if !problems.is_empty() => {
-                Err(Status::bad_request(resource.strict_decoding_error(&problems)))
-            }
-            _ => {
-                warnings.extend(problems);
-                Ok(())
-            }
-        }
-    }
-
     fn invalid(&self, resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), Status> {
         if errors.is_empty() {
             return Ok(());
@@ -271,6 +227,25 @@ impl Api {
                 &errors,
             )
         })?;
+        Ok(())
+    }
+}
+
+impl FieldValidation {
+    /// Unknown and duplicate fields: an error or a warning, as the caller asked.
+    fn judge(
+        self,
+        resource: &Resource,
+        problems: Vec<String>,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), Status> {
+        match self {
+            Self::Strict if !problems.is_empty() => {
+                return Err(Status::bad_request(resource.strict_decoding_error(&problems)));
+            }
+            Self::Strict | Self::Ignore => {}
+            Self::Warn => warnings.extend(problems),
+        }
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use crate::go_json;
 use crate::merge::managed;
 use crate::merge::{json_patch, merge_patch, strategic};
 use crate::resource::Resource;
+use crate::schema::strict::duplicate_fields;
 use crate::status::{FieldError, Status};
 
 /// How a patch says what to change.
@@ -59,9 +60,9 @@ impl Api {
                         strategic::apply(place.resource.schema(), old, &patch.value)?
                     }
                 };
-                let shown = match kind {
+                let shown = |patched: &Value| match kind {
                     PatchKind::Strategic => go_json::go_map(&patch.value),
-                    _ => value.to_string(),
+                    _ => patched.to_string(),
                 };
                 let value =
                     self.readmit(place, value, &shown, &about_patch, intent.validation, &mut warnings)?;
@@ -77,30 +78,31 @@ impl Api {
         &self,
         place: Place<'_>,
         mut value: Value,
-        shown: &str,
+        shown: &dyn Fn(&Value) -> String,
         about_patch: &[String],
         validation: FieldValidation,
         warnings: &mut Vec<String>,
     ) -> Result<Value, Status> {
         // In the words of a decoder that was handed the patched object as text.
-        let refuse = |problem: &str| {
-            let error = FieldError::invalid("patch", shown, problem);
+        let refuse = |value: &Value, problem: &str| {
+            let error = FieldError::invalid("patch", shown(value), problem);
             Err(Status::invalid("", "", "", &[error]))
         };
-        let mut typed = value.clone();
-        if let Err(status) = place.resource.check_type(&mut typed)
-            && place.resource.is_builtin()
+        let detail =
+            |message: String| message.split_once(": ").map(|(_, rest)| rest.to_owned()).unwrap_or(message);
+        if place.resource.is_builtin()
+            && let Err(status) = place.resource.check_type(&mut value)
         {
-            return refuse(status.message.split_once(": ").map_or(status.message.as_str(), |(_, rest)| rest));
+            return refuse(&value, &detail(status.message));
         }
         if let Some(problem) = place.resource.decode_error(&value) {
-            return refuse(problem.split_once(": ").map_or(problem.as_str(), |(_, rest)| rest));
+            return refuse(&value, &detail(problem));
         }
         if validation == FieldValidation::Strict {
             let mut problems = about_patch.to_vec();
             problems.extend(place.resource.strict_problems(&value, None));
             if !problems.is_empty() {
-                return refuse(&format!("strict decoding error: {}", problems.join(", ")));
+                return refuse(&value, &format!("strict decoding error: {}", problems.join(", ")));
             }
         } else if validation == FieldValidation::Warn {
             warnings.extend_from_slice(about_patch);
@@ -111,11 +113,7 @@ impl Api {
             return Err(name_missing(place.name));
         }
         if name != place.name {
-            let detail = format!(
-                "the name of the object ({name}) does not match the name on the URL ({})",
-                place.name
-            );
-            return Err(Status::bad_request(detail));
+            return Err(Status::name_mismatch(name, place.name));
         }
         Ok(value)
     }
@@ -133,9 +131,9 @@ impl Api {
         if intent.manager.is_empty() {
             return Err(apply_needs_manager());
         }
-        if intent.validation != FieldValidation::Ignore {
-            self.check_duplicates(resource, raw.as_deref(), intent.validation, &mut warnings)?;
-        }
+        // Fields that stand twice; unknown ones are refused by the merge itself.
+        let duplicates = raw.as_deref().map(duplicate_fields).unwrap_or_default();
+        intent.validation.judge(resource, duplicates, &mut warnings)?;
         match value["metadata"]["name"].as_str().unwrap_or_default() {
             // What is silent about its name has the name of what is there.
             "" if value["kind"].is_string()
@@ -145,14 +143,10 @@ impl Api {
                 return Err(name_missing(place.name));
             }
             name if !name.is_empty() && name != place.name => {
-                return Err(Status::bad_request(format!(
-                    "the name of the object ({name}) does not match the name on the URL ({})",
-                    place.name
-                )));
+                return Err(Status::name_mismatch(name, place.name));
             }
             _ => {}
         }
-        drop(raw);
         loop {
             let exists = self.store().get(&resource.storage, &place.named().key()).is_some();
             let mut written = if exists {
@@ -242,7 +236,7 @@ fn patch_problems(kind: PatchKind, patch: &Creation) -> Vec<String> {
             problems.extend(odd.map(|key| format!("json patch unknown field \"[{n}].{key}\"")));
         }
     } else if let Some(raw) = &patch.raw {
-        problems.extend(crate::schema::strict::duplicate_fields(raw));
+        problems.extend(duplicate_fields(raw));
     }
     problems
 }

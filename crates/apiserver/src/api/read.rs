@@ -155,7 +155,7 @@ impl Api {
         let page = self
             .store()
             .list(&resource.storage, &range, |object| resource.selects(&request.selection, object))
-            .map_err(|error| self.gone(resource, request, error))?;
+            .map_err(|error| self.gone(request, error))?;
         let unselected = request.selection.labels.is_empty() && request.selection.fields.is_empty();
         let more = page.next.is_some();
         Ok(Listing {
@@ -173,7 +173,7 @@ impl Api {
         }
     }
 
-    fn gone(&self, _resource: &Resource, request: &ListRequest<'_>, error: HistoryError) -> Status {
+    fn gone(&self, request: &ListRequest<'_>, error: HistoryError) -> Status {
         match (error, &request.resume) {
             (HistoryError::InFuture { asked, current }, _) => in_future(asked, current),
             (HistoryError::TooOld { .. }, Some(resume)) => {

@@ -34,10 +34,7 @@ impl Api {
     ) -> Result<Value, Status> {
         let said = scale["metadata"]["name"].as_str().unwrap_or_default();
         if !said.is_empty() && said != named.name {
-            return Err(Status::bad_request(format!(
-                "the name of the object ({said}) does not match the name on the URL ({})",
-                named.name
-            )));
+            return Err(Status::name_mismatch(said, named.name));
         }
         self.set_scale(resource, named, intent, |_| Ok(scale.clone())).await
     }

@@ -171,9 +171,7 @@ fn check_name(value: &mut Value, expected: &str) -> Result<(), Status> {
     let metadata = metadata_of(value)?;
     match metadata.get("name").and_then(Value::as_str).unwrap_or_default() {
         "" => Err(Status::bad_request("name must be provided")),
-        name if name != expected => Err(Status::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({expected})"
-        ))),
+        name if name != expected => Err(Status::name_mismatch(name, expected)),
         _ => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use http::{HeaderMap, Response, StatusCode};
+use http::{Response, StatusCode};
 use ring::digest;
 use serde_json::{Map, Value, json};
 
@@ -15,11 +15,7 @@ use crate::status::Status;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-pub(super) fn serve(
-    registry: &Registry,
-    rest: &[&str],
-    _headers: &HeaderMap,
-) -> Result<Response<ReplyBody>, Status> {
+pub(super) fn serve(registry: &Registry, rest: &[&str]) -> Result<Response<ReplyBody>, Status> {
     let document = match rest {
         [] => {
             let index = serde_json::to_vec(&index(registry)).unwrap_or_default();

@@ -45,7 +45,7 @@ pub(super) fn plain(
         ["apis", group, version] => {
             reply::json(StatusCode::OK, &discovery::version(&registry, group, version)?)
         }
-        ["openapi", "v3", rest @ ..] => openapi::serve(&registry, rest, headers)?,
+        ["openapi", "v3", rest @ ..] => openapi::serve(&registry, rest)?,
         _ => return Ok(None),
     };
     if !matches!(*method, Method::GET | Method::HEAD) {

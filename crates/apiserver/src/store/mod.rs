@@ -378,17 +378,6 @@ impl Store {
             disk.close().await;
         }
     }
-
-    /// The names of all tables that hold objects.
-    pub fn tables(&self) -> Vec<Arc<str>> {
-        let state = self.state.read();
-        state
-            .tables
-            .iter()
-            .filter(|(_, table)| !table.objects.is_empty())
-            .map(|(name, _)| name.clone())
-            .collect()
-    }
 }
 
 /// The keys that changed after `revision`, with what they were then.
