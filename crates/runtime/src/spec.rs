@@ -1,0 +1,161 @@
+//! What to run, in words that every runtime understands. Data only: nothing here touches the machine.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+macro_rules! identifier {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// Lower-case letters, digits, `-`, `_` and `.`, not beginning with a dot, at most 128: safe as a file name.
+            pub fn new(id: impl Into<String>) -> Result<Self, Error> {
+                let id = id.into();
+                let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"-_.".contains(&c);
+                if id.is_empty() || id.len() > 128 || id.starts_with('.') || !id.bytes().all(allowed) {
+                    return Err(Error::Invalid(format!(
+                        "{id:?} cannot be an id: use at most 128 lower-case letters, digits, '-', '_' and '.'"
+                    )));
+                }
+                Ok(Self(id))
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Error;
+            fn try_from(id: String) -> Result<Self, Error> {
+                Self::new(id)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+identifier! {
+    /// Names a sandbox on this node.
+    SandboxId
+}
+identifier! {
+    /// Names a container on this node, over all sandboxes.
+    ContainerId
+}
+
+/// The namespaces that the containers of a Pod share: network, host name, System V IPC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    pub id: SandboxId,
+    pub hostname: String,
+    pub address: Ipv4Addr,
+    /// Where the sandbox sends its DNS queries.
+    pub name_server: Ipv4Addr,
+}
+
+/// One container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerSpec {
+    pub id: ContainerId,
+    pub sandbox: SandboxId,
+    pub root: Root,
+    /// The container may not write to its root file system.
+    pub read_only_root: bool,
+    /// A directory of this container alone, for what it writes to its root. The caller makes it, `remove` deletes it.
+    pub scratch: PathBuf,
+    pub args: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub cwd: PathBuf,
+    pub user: User,
+    pub mounts: Vec<Mount>,
+    pub resources: Resources,
+    pub capabilities: BTreeSet<Capability>,
+    pub no_new_privileges: bool,
+    /// The default seccomp filter is on.
+    pub seccomp: bool,
+    /// Give it a terminal instead of the three streams.
+    pub terminal: bool,
+}
+
+/// The file system that a container sees as its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Root {
+    /// An unpacked image, shared by its containers and never written.
+    Directory(PathBuf),
+    /// This machine's own programs and libraries, read-only, and these directories besides.
+    Host { also: Vec<PathBuf> },
+}
+
+/// Who runs. Numbers only: names are looked up in the image by whoever makes the spec.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+/// Something mounted into a container, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// An absolute path in the container; parts that are missing are made.
+    pub target: PathBuf,
+    pub source: Source,
+    pub read_only: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// A file or directory of the host.
+    Bind(PathBuf),
+    /// Memory, bounded.
+    Tmpfs { bytes: u64 },
+}
+
+/// Limits; what is absent is not limited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    pub memory_bytes: Option<u64>,
+    /// Thousandths of a core that it may use.
+    pub cpu_millis: Option<u64>,
+    /// Thousandths of a core that it gets when the machine is busy.
+    pub cpu_request_millis: Option<u64>,
+    pub processes: Option<u64>,
+}
+
+/// A Linux capability by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Capability(pub u8);
+
+/// One more program in a running container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecSpec {
+    pub args: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub cwd: Option<PathBuf>,
+    /// Instead of the container's own.
+    pub user: Option<User>,
+    pub terminal: bool,
+}
