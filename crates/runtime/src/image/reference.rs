@@ -326,7 +326,8 @@ mod tests {
         #[test]
         fn what_is_well_formed_round_trips(
             host in proptest::option::of("[a-z]{1,8}\\.[a-z]{2,5}(:[0-9]{1,5})?"),
-            path in "[a-z0-9]{1,8}((\\.|_|__|-{1,3})[a-z0-9]{1,5}){0,2}(/[a-z0-9]{1,8}){0,3}",
+            // No dot in the first part: it would be a host.
+            path in "[a-z0-9]{1,8}(/[a-z0-9]{1,8}((\\.|_|__|-{1,3})[a-z0-9]{1,5}){0,2}){0,3}",
             tag in proptest::option::of("[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}"),
             digest in proptest::option::of("sha256:[0-9a-f]{64}"),
         ) {

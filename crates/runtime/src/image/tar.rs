@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn records_are_read() {
         let mut extra = Extra::default();
-        records_into(b"12 path=a/b\n20 mtime=12.5000000\n23 SCHILY.xattr.user.a=\n", &mut extra).unwrap();
+        records_into(b"12 path=a/b\n20 mtime=12.5000000\n24 SCHILY.xattr.user.a=\n", &mut extra).unwrap();
         assert_eq!(extra.path.as_deref(), Some(&b"a/b"[..]));
         assert_eq!(extra.modified, Some((12, 500_000_000)));
         assert_eq!(extra.xattrs, [(b"user.a".to_vec(), Vec::new())]);
