@@ -1,7 +1,9 @@
 //! The `agentcube` binary: parses, wires, runs. The environment is read here and nowhere else.
 
 mod apiserver;
+mod image;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -22,6 +24,8 @@ struct Cli {
 enum Command {
     /// Run the embedded Kubernetes API server alone
     Apiserver(apiserver::Arguments),
+    /// Import, pull, list and remove the images that Pods run
+    Image(image::Arguments),
     /// Print a completion script for a shell
     #[command(after_help = "Examples:\n  agentcube completion bash > /etc/bash_completion.d/agentcube")]
     Completion {
@@ -36,6 +40,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let outcome = match cli.command {
         Command::Apiserver(arguments) => run(apiserver::run(arguments)),
+        Command::Image(arguments) => run(image::run(arguments, &default_data_dir())),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "agentcube", &mut std::io::stdout());
             Ok(())
@@ -48,6 +53,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `$XDG_STATE_HOME/agentcube`, or `~/.local/state/agentcube`; the working directory's `.agentcube` without a home.
+fn default_data_dir() -> PathBuf {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")));
+    state.map_or_else(|| PathBuf::from(".agentcube"), |state| state.join("agentcube"))
 }
 
 fn run(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

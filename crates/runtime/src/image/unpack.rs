@@ -356,7 +356,8 @@ impl<'a> Unpacker<'a> {
     fn attributes(&self, entry: &Entry, file: &impl std::os::fd::AsFd) -> Result<(), Fault> {
         for (name, value) in &entry.xattrs {
             let user = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
-            if !user && !(self.privileged && name == b"security.capability") {
+            let capability = self.privileged && name == b"security.capability";
+            if !user && !capability {
                 continue;
             }
             match fs::fsetxattr(file, &name[..], value, XattrFlags::empty()) {

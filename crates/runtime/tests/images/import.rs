@@ -220,7 +220,7 @@ fn leftovers_of_crashes_are_swept_and_work_of_others_is_not() {
     let work = data.path().join("images/work");
     let (dead, live) = (work.join("1-1"), work.join("1-2"));
     std::fs::create_dir_all(dead.join("image/root/locked/inner")).unwrap();
-    std::fs::set_permissions(dead.join("image/root/locked"), PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(dead.join("image/root/locked"), PermissionsExt::from_mode(0o0)).unwrap();
     std::fs::create_dir(&live).unwrap();
     let lock = std::fs::File::open(&live).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();

@@ -336,9 +336,12 @@ async fn a_pull_ends_at_its_deadline_and_leaves_nothing() {
         () = reached.notified() => {}
     }
     // The thread that unpacks ends by itself once nobody sends to it.
-    while !leftovers(data.path()).is_empty() {
-        tokio::task::yield_now().await;
-    }
+    let gone = async {
+        while !leftovers(data.path()).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("it is cleared away");
     assert_eq!(store.list().unwrap().len(), 1);
 }
 
