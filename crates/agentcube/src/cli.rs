@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::{
-    apiserver, apply, delete, describe, doctor, down, exec, exit, get, logs, sample_agent, status, up,
+    apiserver, apply, delete, describe, doctor, down, exec, exit, get, image, logs, sample_agent, status, up,
     version,
 };
 
@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Logs(logs::Arguments),
     /// Run a command in a container
     Exec(exec::Arguments),
+    /// Import, pull, list and remove the images that Pods run
+    Image(image::Arguments),
     /// Print the versions of this program and of the server
     Version(version::Arguments),
     /// Say what this machine lacks for running Pods, and how to get it

@@ -12,6 +12,7 @@ mod environment;
 mod exec;
 mod exit;
 mod get;
+mod image;
 mod logs;
 mod manifest;
 mod output;
@@ -70,6 +71,10 @@ fn run(command: Command, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Delete(arguments) => small(delete::run(arguments, environment)),
         Command::Logs(arguments) => small(logs::run(arguments, environment)),
         Command::Exec(arguments) => small(exec::run(arguments, environment)),
+        Command::Image(arguments) => large(async {
+            let data_dir = paths::default_data_dir(environment);
+            image::run(arguments, data_dir.path()).await.map(|()| Outcome::Done)
+        }),
         Command::Version(arguments) => small(version::run(arguments, environment)),
         Command::Doctor(arguments) => doctor::run(arguments, environment),
         Command::Apiserver(arguments) => large(apiserver::run(arguments)),
