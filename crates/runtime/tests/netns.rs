@@ -31,7 +31,7 @@ fn in_namespace(test: &str, body: fn()) {
 }
 
 fn run_inside(test: &str, rootless: bool) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
     command.args([test, "--exact", "--nocapture"]).env(INSIDE, "1");
     let mut flags = UnshareFlags::NEWNET;
     let (mut uid, mut gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
@@ -57,14 +57,14 @@ fn run_inside(test: &str, rootless: bool) {
             Ok(())
         });
     }
-    let output = command.output().unwrap();
+    let output = command.output().expect("the test starts again in its namespaces");
     let log = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && log.contains("1 passed"), "rootless: {rootless}\n{log}");
 }
 
 fn spec() -> SandboxSpec {
     SandboxSpec {
-        id: SandboxId::new("test").unwrap(),
+        id: SandboxId::new("test").expect("a fitting id"),
         hostname: "test".into(),
         address: POD,
         name_server: Ipv4Addr::new(10, 96, 0, 10),
@@ -72,12 +72,12 @@ fn spec() -> SandboxSpec {
 }
 
 fn configured() -> netns::Sockets {
-    netns::configure(&spec()).unwrap()
+    netns::configure(&spec()).expect("a fresh namespace can be configured")
 }
 
 fn accepting(sockets: netns::Sockets) -> TcpListener {
     let listener = TcpListener::from(sockets.outgoing);
-    listener.set_nonblocking(false).unwrap();
+    listener.set_nonblocking(false).expect("a socket can block");
     listener
 }
 
