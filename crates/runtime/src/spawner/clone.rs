@@ -8,6 +8,8 @@ use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 pub(super) const NEW_USER: u64 = libc::CLONE_NEWUSER as u64;
 pub(super) const NEW_PID: u64 = libc::CLONE_NEWPID as u64;
+/// Network, host name and IPC.
+pub(super) const NEW_SANDBOX: u64 = (libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC) as u64;
 /// `libc` has it as a number that is too small for it.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 pub(super) const NEW_MOUNT: u64 = libc::CLONE_NEWNS as u64;

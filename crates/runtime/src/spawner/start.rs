@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 
 use super::channel::{self, Packet};
-use super::clone::{self, NEW_MOUNT, NEW_PID, NEW_USER};
+use super::clone::{self, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
 use super::handle::Handle;
 use super::protocol::{Answer, Hello, Message};
 use super::{Options, scratch_directory};
@@ -117,7 +117,9 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         (format!("0 {uid} 1"), format!("0 {gid} 1"))
     });
-    let flags = NEW_PID | NEW_MOUNT | if rootless { NEW_USER } else { 0 };
+    // It has no network at all: nothing that it starts can end up in the machine's by mistake. And without root, it could
+    // not come back from a Pod's to one that is not its own.
+    let flags = NEW_PID | NEW_MOUNT | NEW_SANDBOX | if rootless { NEW_USER } else { 0 };
     clone::clone(flags, None, || {
         // Other threads may exist in the parent, so nothing here allocates.
         if let Some((uids, gids)) = &maps
