@@ -13,6 +13,7 @@ use super::channel::{self, Packet};
 use super::clone;
 use super::protocol::{Answer as Reply, Asked, Message, Request, Streams};
 use super::start::{Child, Spawner};
+use crate::sweep::Lock;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec, SandboxId, SandboxSpec};
 use crate::{Answer, Error, Exit, Process, SandboxSockets, Sandboxes, Stdio, Usage};
 
@@ -108,7 +109,7 @@ impl Shared {
     }
 }
 
-async fn serve(shared: Arc<Shared>, process: Child, gone: tokio::sync::watch::Sender<bool>) {
+async fn serve(shared: Arc<Shared>, lock: Lock, process: Child, gone: tokio::sync::watch::Sender<bool>) {
     if let Err(error) = shared.read().await {
         tracing::error!(%error, "lost the spawner");
     }
@@ -117,6 +118,7 @@ async fn serve(shared: Arc<Shared>, process: Child, gone: tokio::sync::watch::Se
     if let Err(error) = ended(process).await {
         tracing::error!(%error, "cannot wait for the spawner to end");
     }
+    drop(lock);
     shared.abandon();
     let _ = gone.send(true);
 }
@@ -142,7 +144,7 @@ impl Handle {
         let socket = watch(spawner.socket).map_err(step)?;
         let shared = Arc::new(Shared { socket, state: Mutex::default() });
         let (tell, gone) = tokio::sync::watch::channel(false);
-        tokio::spawn(serve(shared.clone(), spawner.process, tell));
+        tokio::spawn(serve(shared.clone(), spawner.lock, spawner.process, tell));
         Ok(Self { link: Arc::new(Link(shared)), gone })
     }
 

@@ -16,7 +16,8 @@ use super::handle::Handle;
 use super::protocol::{Answer, Hello, Message};
 use super::{Options, scratch_directory};
 use crate::cgroup::Tree;
-use crate::{Error, sweep};
+use crate::sweep::{self, Lock, Record};
+use crate::Error;
 
 /// The socket's number in the spawner.
 pub(super) const SOCKET: i32 = 3;
@@ -25,6 +26,7 @@ pub(super) const SOCKET: i32 = 3;
 pub struct Spawner {
     pub(super) socket: OwnedFd,
     pub(super) process: Child,
+    pub(super) lock: Lock,
 }
 
 /// The spawner's process; killed and reaped when dropped, if it has not been before.
@@ -46,12 +48,18 @@ impl Spawner {
     pub fn start(program: &Path, options: &Options) -> Result<Self, Error> {
         check_node(&options.node)?;
         let directory = prepare_directory(&options.directory)?;
+        let lock = sweep::lock(&directory)?;
         sweep::sweep(&options.node, &directory)?;
         let cgroups = Tree::open(&options.node).map_err(step("finding the cgroups"))?;
+        let mut record = Record::new(cgroups.clone()).map_err(step("recording the start"))?;
+        record.write(&directory).map_err(step("recording the start"))?;
         let rootless = !has_privileges();
         let (socket, theirs) = channel::pair().map_err(step("making a socket"))?;
         let process = Child { pidfd: launch(program, theirs, rootless)? };
-        sweep::record(&directory, process.pidfd.as_fd()).map_err(step("recording the spawner"))?;
+        clone::host_pid(process.pidfd.as_fd())
+            .and_then(|pid| record.set_spawner(pid))
+            .and_then(|()| record.write(&directory))
+            .map_err(step("recording the spawner"))?;
         let hello = Hello {
             node: options.node.clone(),
             directory,
@@ -65,7 +73,7 @@ impl Spawner {
         let answer = channel::receive(&socket).map_err(step("waiting for the spawner"))?;
         match answer.ok_or(Error::SpawnerGone)?.read().map_err(step("waiting for the spawner"))? {
             Message::Answer { answer: Answer::Failed(failure), .. } => Err(failure.into()),
-            _ => Ok(Self { socket, process }),
+            _ => Ok(Self { socket, process, lock }),
         }
     }
 
