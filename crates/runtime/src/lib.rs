@@ -3,8 +3,17 @@
 //! A small single-threaded [`spawner`] process does what needs `clone3`; everything else asks it. What runs is said by
 //! a [`spec`], in what file system by an [`image`], behind the one [`Runtime`] trait.
 
+pub mod capabilities;
+pub mod cgroup;
+pub mod host;
 pub mod image;
+pub mod native;
+pub mod netns;
+mod rootfs;
+mod seccomp;
+pub mod spawner;
 pub mod spec;
+mod sweep;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -51,7 +60,7 @@ pub struct Stdio {
 pub struct SandboxSockets {
     /// Listens in the sandbox; every outgoing TCP connection arrives here (`SO_ORIGINAL_DST` has its destination).
     pub outgoing: OwnedFd,
-    /// Receives the sandbox's DNS queries over UDP, bound to port 53 of the name server's address.
+    /// Receives the sandbox's DNS queries over UDP, to whatever address they were sent.
     pub dns: OwnedFd,
 }
 
@@ -66,7 +75,7 @@ pub struct Exit {
 }
 
 /// What a container uses now.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Usage {
     pub cpu_nanoseconds: u64,
     pub memory_bytes: u64,
