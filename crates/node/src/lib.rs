@@ -5,4 +5,5 @@ pub mod cache;
 pub mod controller;
 pub mod controllers;
 pub mod events;
+pub mod network;
 pub mod queue;
