@@ -251,3 +251,6 @@ fn leads_nowhere(address: Ipv4Addr) -> bool {
         || address.is_multicast()
         || is_reserved
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -218,3 +218,6 @@ fn start_of_authority() -> Option<Record> {
     let data = Data::Soa { server, mailbox, minimum: TTL };
     Some(Record { name: Name::from_text(DOMAIN)?, ttl: TTL, data })
 }
+
+#[cfg(test)]
+mod tests;
