@@ -2,15 +2,18 @@
 //! the caches, and see their own writes through them.
 
 pub mod deployments;
+pub mod endpoints;
 pub mod ownership;
 pub mod pods;
 pub mod replicasets;
+pub mod services;
 
 use std::fmt;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Endpoints, Node, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher;
 use kube::{Client, Resource};
 use tokio::task::JoinSet;
@@ -28,6 +31,10 @@ pub struct Caches {
     pub controller_revisions: Cache<ControllerRevision>,
     pub jobs: Cache<Job>,
     pub claims: Cache<PersistentVolumeClaim>,
+    pub services: Cache<Service>,
+    pub endpoint_slices: Cache<EndpointSlice>,
+    pub endpoints: Cache<Endpoints>,
+    pub nodes: Cache<Node>,
 }
 
 impl Caches {
@@ -41,6 +48,10 @@ impl Caches {
             controller_revisions: start(client, tasks, shutdown),
             jobs: start(client, tasks, shutdown),
             claims: start(client, tasks, shutdown),
+            services: start(client, tasks, shutdown),
+            endpoint_slices: start(client, tasks, shutdown),
+            endpoints: start(client, tasks, shutdown),
+            nodes: start(client, tasks, shutdown),
         }
     }
 }
@@ -55,6 +66,7 @@ fn start<K: Object>(client: &Client, tasks: &mut JoinSet<()>, shutdown: &Cancell
 pub fn spawn(client: &Client, caches: &Caches, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) {
     tasks.spawn(replicasets::run(client.clone(), caches.clone(), shutdown.clone()));
     tasks.spawn(deployments::run(client.clone(), caches.clone(), shutdown.clone()));
+    tasks.spawn(endpoints::run(client.clone(), caches.clone(), shutdown.clone()));
 }
 
 /// Which object to reconcile.
