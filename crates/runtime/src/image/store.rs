@@ -204,7 +204,7 @@ impl Store {
         let work = self.work()?;
         let path = work.path.join("archive.tar");
         let mut file = private(&path).map_err(at(&path))?;
-        let read = |source: io::Error| in_archive(shown)(source.into());
+        let read = |cause: io::Error| in_archive(shown)(cause.into());
         let mut left = self.inner.options.limits.unpacked_bytes;
         let mut input = Limited::new(Decoder::new(input).map_err(read)?, &mut left);
         io::copy(&mut input, &mut file).map_err(read)?;
@@ -311,7 +311,7 @@ impl Store {
                 Ok(()) => sync_directory(folder)?,
                 // Another process was faster; both have the same content.
                 Err(error) if path.exists() => tracing::debug!("{id} was unpacked twice: {error}"),
-                Err(source) => return Err(at(&path)(source)),
+                Err(cause) => return Err(at(&path)(cause)),
             }
         }
         self.name(id, names)
@@ -471,10 +471,10 @@ impl Store {
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(at(&path)(source)),
+            Err(cause) => return Err(at(&path)(cause)),
         };
         let record: Record = serde_json::from_slice(&bytes)
-            .map_err(|source| Error::Record { path: path.display().to_string(), source })?;
+            .map_err(|cause| Error::Record { path: path.display().to_string(), cause })?;
         Ok(Some(Image {
             id: id.to_string(),
             names: names
@@ -493,9 +493,9 @@ impl Store {
         let path = self.inner.directory.join("names.json");
         match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|source| Error::Record { path: path.display().to_string(), source }),
+                .map_err(|cause| Error::Record { path: path.display().to_string(), cause }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Names::default()),
-            Err(source) => Err(at(&path)(source)),
+            Err(cause) => Err(at(&path)(cause)),
         }
     }
 
@@ -545,7 +545,7 @@ impl Store {
             let directory = match File::open(&path) {
                 Ok(directory) => directory,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(source) => return Err(at(&path)(source)),
+                Err(cause) => return Err(at(&path)(cause)),
             };
             if rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 remove_tree(&path).map_err(at(&path))?;
@@ -588,7 +588,7 @@ pub(super) fn private(path: &Path) -> io::Result<File> {
 
 fn write_whole(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     let bytes = serde_json::to_vec(value)
-        .map_err(|source| Error::Record { path: path.display().to_string(), source })?;
+        .map_err(|cause| Error::Record { path: path.display().to_string(), cause })?;
     let write = || {
         let mut file = private(path)?;
         file.write_all(&bytes)?;
@@ -602,13 +602,13 @@ fn sync_directory(path: &Path) -> Result<(), Error> {
 }
 
 pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
-    |source| Error::Store { path: path.display().to_string(), source }
+    |cause| Error::Store { path: path.display().to_string(), cause }
 }
 
 fn in_archive(shown: &str) -> impl Fn(archive::Error) -> Error + Copy + '_ {
-    |source| Error::Archive { path: shown.to_owned(), source }
+    |cause| Error::Archive { path: shown.to_owned(), cause }
 }
 
 pub(super) fn in_registry(reference: &Reference) -> impl Fn(registry::Error) -> Error + Copy + '_ {
-    |source| Error::Registry { reference: reference.to_string(), source }
+    |cause| Error::Registry { reference: reference.to_string(), cause }
 }

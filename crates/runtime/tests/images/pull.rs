@@ -361,3 +361,40 @@ async fn a_name_without_a_registry_needs_a_default_or_an_import() {
         matches!(store.pull(&reference("host"), None, quiet(), soon()).await, Ok(image) if image.id == "host")
     );
 }
+
+/// A certificate for loopback, as PEM and as what a server needs.
+fn certificate() -> (Vec<u8>, tokio_rustls::TlsAcceptor) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = rustls_pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let config =
+        rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+    (made.cert.pem().into_bytes(), Arc::new(config).into())
+}
+
+#[tokio::test]
+async fn a_registry_is_trusted_by_its_certificate_and_by_nothing_else() {
+    let (pem, tls) = certificate();
+    let (other, _) = certificate();
+    let image = sample();
+    let server = Server::start_tls(tls, move |asked| honest(&image, asked)).await;
+    let name = reference(&format!("{}/team/app:1", server.address));
+    for (registry_ca, trusted) in [(Some(pem), true), (Some(other), false), (None, false)] {
+        let data = tempfile::tempdir().unwrap();
+        let store = Store::open_with(data.path(), Options { registry_ca, ..options() }).unwrap();
+        let outcome = store.pull(&name, Some(Credentials::new("me", SECRET)), quiet(), soon()).await;
+        assert_eq!(outcome.is_ok(), trusted, "{outcome:?}");
+        if let Err(error) = outcome {
+            assert!(error.to_string().contains("certificate") && !error.is_transient(), "{error}");
+        }
+    }
+    let nonsense = Options { registry_ca: Some(b"no PEM".to_vec()), ..options() };
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open_with(data.path(), nonsense).unwrap();
+    let error = store.pull(&name, None, quiet(), soon()).await.unwrap_err();
+    assert!(error.to_string().contains("write PEM"), "{error}");
+}

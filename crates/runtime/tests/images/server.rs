@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
@@ -49,6 +49,21 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(handle: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+        Self::listen(None, handle).await
+    }
+
+    /// With encryption.
+    pub(crate) async fn start_tls(
+        tls: tokio_rustls::TlsAcceptor,
+        handle: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        Self::listen(Some(tls), handle).await
+    }
+
+    async fn listen(
+        tls: Option<tokio_rustls::TlsAcceptor>,
+        handle: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
@@ -56,7 +71,13 @@ impl Server {
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(serve(stream, handle.clone(), log.clone()));
+                let (tls, handle, log) = (tls.clone(), handle.clone(), log.clone());
+                tokio::spawn(async move {
+                    match tls {
+                        Some(tls) => serve(tls.accept(stream).await.ok()?, handle, log).await,
+                        None => serve(stream, handle, log).await,
+                    }
+                });
             }
         });
         Self { address, asked, task }
@@ -79,7 +100,7 @@ impl Drop for Server {
 }
 
 async fn serve<H: Fn(&Asked) -> Answer>(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     handle: Arc<H>,
     log: Arc<Mutex<Vec<Asked>>>,
 ) -> Option<()> {
