@@ -33,5 +33,6 @@ macro_rules! cases {
 pub(crate) use cases;
 
 pub(crate) fn all() -> Vec<Case> {
-    [crate::cases_deployment::cases(), crate::cases_replicaset::cases()].concat()
+    [crate::cases_deployment::cases(), crate::cases_replicaset::cases(), crate::cases_services::cases()]
+        .concat()
 }

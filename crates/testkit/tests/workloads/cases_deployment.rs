@@ -150,7 +150,11 @@ async fn scaling_in_a_rollout(stage: &mut Stage) -> Result {
 async fn pause_and_resume(stage: &mut Stage) -> Result {
     rolled_out(stage, &manifest(2, "one", "")).await?;
     stage.kubectl("rollout pause deployment/web").await?;
-    stage.record("it is paused", |_| true).await?;
+    stage
+        .record("it is paused", |world| {
+            world.reason("Deployment", "web", "Progressing") == "DeploymentPaused"
+        })
+        .await?;
     stage.kubectl("set image deployment/web web=two").await?;
     stage.kubectl("scale deployment/web --replicas=3").await?;
     stage.record("it scales but does not roll out", status("replicas", 3)).await?;

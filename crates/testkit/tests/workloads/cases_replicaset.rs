@@ -125,7 +125,7 @@ async fn replacement(stage: &mut Stage) -> Result {
     stage.end(&pods[1], "Succeeded").await?;
     stage.record("a Pod that has ended is replaced", |world| has(2)(world) && world.pods.len() == 4).await?;
     let pods = stage.world().pods_where(is_active);
-    stage.kubectl(&format!("delete pod {} --wait=false", pods[0])).await?;
+    stage.delete_pod(&pods[0]).await?;
     stage.record("a deleted Pod is replaced", |world| has(2)(world) && world.pods.len() == 5).await
 }
 

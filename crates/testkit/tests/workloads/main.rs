@@ -7,6 +7,7 @@
 mod cases;
 mod cases_deployment;
 mod cases_replicaset;
+mod cases_services;
 mod stage;
 mod view;
 mod world;

@@ -18,7 +18,8 @@ static TIME: LazyLock<Regex> =
 pub(crate) fn snapshot(world: &World, namespace: &str) -> Value {
     let mask = Mask::new(world, namespace);
     let mut shown = Map::new();
-    for (kind, _) in KINDS {
+    // Endpoints have cases of their own, which show them in full.
+    for (kind, _) in KINDS.into_iter().filter(|(kind, _)| !kind.starts_with("Endpoint")) {
         let mut objects: Vec<Value> = match kind {
             "Event" => events(world, &mask),
             "Pod" => world.all(kind).map(|pod| mask.value(&of_pod(pod))).collect(),
@@ -30,6 +31,11 @@ pub(crate) fn snapshot(world: &World, namespace: &str) -> Value {
         }
     }
     Value::Object(shown)
+}
+
+/// What a case shows itself, masked in the same way.
+pub(crate) fn masked(world: &World, namespace: &str, shown: &Value) -> Value {
+    Mask::new(world, namespace).value(shown)
 }
 
 /// Literal texts and what stands for them.
