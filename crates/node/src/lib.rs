@@ -1,2 +1,4 @@
 //! The embedded cluster around the embedded API server: schedules Pods, runs them on this machine, and keeps
 //! Deployments, StatefulSets, Jobs and Services as Kubernetes would. It knows none of our own kinds.
+
+pub mod kubelet;
