@@ -3,6 +3,7 @@
 //! A small single-threaded [`spawner`] process does what needs `clone3`; everything else asks it. What runs is said by
 //! a [`spec`], in what file system by an [`image`], behind the one [`Runtime`] trait.
 
+pub mod image;
 pub mod spec;
 
 use std::collections::BTreeMap;
