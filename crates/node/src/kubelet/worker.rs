@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::container::{Names, refusal};
-use super::machine::{Operation, Plan, Report, State, plan, specs};
+use super::machine::{Operation, Report, State, plan, specs};
 use super::perform::{self, Loaded, Outcome};
 use super::status::{Surroundings, status};
 use super::volumes::Prepared;

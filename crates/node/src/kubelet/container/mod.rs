@@ -15,7 +15,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use agentcube_runtime::image::Config;
 
 pub(crate) use network_files::{Names, hosts, names, resolv_conf};
-pub(crate) use support::{Allowed, refusal};
+pub use support::Allowed;
+pub(crate) use support::refusal;
 
 /// Why a container cannot be described; the reason of its waiting state, and what to say.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,12 +16,12 @@ use jiff::Timestamp;
 
 pub(crate) use back_off::BackOff;
 pub(crate) use plan::{
-    Operation, Plan, crash_message, crash_wait, is_ending, plan, printed_pod, runs_again,
+    Operation, crash_message, crash_wait, is_ending, plan, printed_pod, runs_again,
 };
 pub(crate) use policy::{is_sidecar, restarts};
 pub(crate) use probes::{Kind, Verdict};
-pub(crate) use report::{Report, Trouble};
-pub(crate) use state::{Container, End, Ended, Part, Phase, Running, Stage, State, Stopping, Why, Work};
+pub(crate) use report::Report;
+pub(crate) use state::{Container, Ended, Phase, State, specs};
 
 /// The durations of a kubelet; only tests have others than the default.
 #[derive(Debug, Clone, Copy)]

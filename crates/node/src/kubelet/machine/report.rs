@@ -248,8 +248,9 @@ impl Container {
     }
 
     fn exit(&mut self, mut ended: Ended) {
-        if let Phase::Running(Running { stopping: Some(stopping), .. }) = &self.phase {
-            ended.stopped_for = Some(stopping.why);
+        if let Phase::Running(running) = &self.phase {
+            ended.since = Some(running.since);
+            ended.stopped_for = running.stopping.as_ref().map(|stopping| stopping.why);
         }
         self.announced = false;
         self.phase = Phase::Ended(ended);

@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::plan::Plan;
+use super::state::Part;
 use super::*;
 use crate::kubelet::status::{Surroundings, status};
 
