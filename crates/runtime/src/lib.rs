@@ -3,9 +3,17 @@
 //! A small single-threaded [`spawner`] process does what needs `clone3`; everything else asks it. What runs is said by
 //! a [`spec`], in what file system by an [`image`], behind the one [`Runtime`] trait.
 
+pub mod capabilities;
+pub mod cgroup;
+pub mod host;
 pub mod image;
+pub mod native;
 pub mod netns;
+mod rootfs;
+mod seccomp;
+pub mod spawner;
 pub mod spec;
+mod sweep;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -67,7 +75,7 @@ pub struct Exit {
 }
 
 /// What a container uses now.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Usage {
     pub cpu_nanoseconds: u64,
     pub memory_bytes: u64,

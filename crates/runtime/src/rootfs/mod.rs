@@ -1,0 +1,275 @@
+//! Builds the file system that a container sees. Runs in the container's own mount namespace, before its program.
+
+pub(crate) mod delete;
+pub(crate) mod mount;
+mod overlay;
+pub(crate) mod target;
+pub(crate) mod template;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+use rustix::mount::{UnmountFlags, unmount};
+
+use self::mount::{Extent, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
+use self::target::Kind;
+use self::template::{Entry, Template};
+use crate::spawner::{During, Failure, Step};
+use crate::spec::{ContainerSpec, Mount, Root, Source};
+
+/// What `/proc` shows of the machine as a whole; as container runtimes have it.
+const HIDDEN: [&str; 12] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+const READ_ONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What a root of the machine's own programs has besides, for programs that expect it.
+const EXTRA_DIRECTORIES: [&str; 9] = ["dev", "proc", "sys", "tmp", "run", "root", "home", "var", "var/tmp"];
+/// Only names lie in the memory of such a root; what programs write goes to `/tmp`, which is on disk.
+const HOST_ROOT_BYTES: &str = "16m";
+const SHARED_MEMORY_BYTES: &str = "64m";
+
+pub(crate) struct Builder<'a> {
+    pub(crate) template: &'a Template,
+    pub(crate) spec: &'a ContainerSpec,
+    pub(crate) rootless: bool,
+}
+
+/// A root that is complete, but not yet this process's root.
+pub(crate) struct Built {
+    root: OwnedFd,
+}
+
+impl Builder<'_> {
+    pub(crate) fn build(&self, reached: impl Fn(Step)) -> Result<Built, Failure> {
+        let root = match &self.spec.root {
+            Root::Directory(image) => self.image(image)?,
+            Root::Host { also } => {
+                reached(Step::System);
+                self.host(also)?
+            }
+        };
+        reached(Step::Devices);
+        self.devices(&root)?;
+        reached(Step::Proc);
+        self.proc(&root)?;
+        reached(Step::Sys);
+        self.sys(&root)?;
+        for mount in &self.spec.mounts {
+            reached(Step::Mount);
+            self.mount(&root, mount)?;
+        }
+        // A working directory that is missing is made, as long as the root can still be written.
+        let _ = target::ensure(root.as_fd(), &self.spec.cwd, Kind::Directory);
+        if self.spec.read_only_root {
+            mount::restrict(&root, READ_ONLY, Extent::One).during(Step::Root)?;
+        }
+        Ok(Built { root })
+    }
+
+    /// An overlay even where the root is read-only: the places for mounts have to be made somewhere.
+    fn image(&self, image: &Path) -> Result<OwnedFd, Failure> {
+        let root = overlay::mount(image, &self.spec.scratch, "root", self.rootless).during(Step::Root)?;
+        mount::restrict(&root, NO_DEV, Extent::One).during(Step::Root)?;
+        self.attach_root(&root)?;
+        Ok(root)
+    }
+
+    fn host(&self, also: &[std::path::PathBuf]) -> Result<OwnedFd, Failure> {
+        let options = [("mode", "0755"), ("size", HOST_ROOT_BYTES)];
+        let root = mount::filesystem("tmpfs", &options, NO_SUID | NO_DEV).during(Step::Root)?;
+        let temporary = self.scratch_directory("tmp", 0o1777)?;
+        // Open before the root hides it.
+        let overlays = self.overlays()?;
+        self.attach_root(&root)?;
+        for name in EXTRA_DIRECTORIES {
+            mkdirat(&root, name, Mode::from_raw_mode(0o755)).during_at(Step::Root, name)?;
+        }
+        for entry in &self.template.system {
+            match entry {
+                Entry::Link(name, to) => symlinkat(to, &root, *name).during_at(Step::System, name)?,
+                Entry::Directory(name) => {
+                    let overlay = overlays.iter().find(|(overlaid, _)| overlaid == name);
+                    self.system(&root, name, overlay.map(|(_, tree)| tree))?;
+                }
+            }
+        }
+        if !self.spec.read_only_root {
+            let place = target::open(&root, Path::new("tmp")).during(Step::Root)?;
+            mount::attach(temporary, place).during_at(Step::Root, "/tmp")?;
+        }
+        for directory in also {
+            let mount =
+                Mount { target: directory.clone(), source: Source::Bind(directory.clone()), read_only: true };
+            self.mount(&root, &mount)?;
+        }
+        Ok(root)
+    }
+
+    fn system(&self, root: &OwnedFd, name: &str, overlay: Option<&OwnedFd>) -> Result<(), Failure> {
+        let place =
+            target::ensure(root.as_fd(), Path::new(name), Kind::Directory).during_at(Step::System, name)?;
+        let Some(overlay) = overlay else {
+            let tree = self.template.system(name).during_at(Step::System, name)?;
+            return mount::attach(tree, place).during_at(Step::System, name);
+        };
+        mount::attach(overlay, place).during_at(Step::System, name)?;
+        for secret in self.template.secrets.iter().filter(|secret| secret.starts_with(name)) {
+            self.template.hide(root, secret).during_at(Step::System, secret.display())?;
+        }
+        Ok(())
+    }
+
+    /// A system directory in which a mount's place is missing becomes an overlay, so that the place can be made.
+    fn overlays(&self) -> Result<Vec<(&'static str, OwnedFd)>, Failure> {
+        let mut overlays = Vec::new();
+        for entry in &self.template.system {
+            let Entry::Directory(name) = entry else { continue };
+            let directory = Path::new("/").join(name);
+            let missing = |mount: &Mount| mount.target.starts_with(&directory) && !mount.target.exists();
+            if self.spec.mounts.iter().any(missing) {
+                let tree = overlay::mount(&directory, &self.spec.scratch, name, self.rootless)
+                    .during_at(Step::System, name)?;
+                mount::restrict(&tree, NO_SUID | NO_DEV, Extent::One).during_at(Step::System, name)?;
+                overlays.push((*name, tree));
+            }
+        }
+        Ok(overlays)
+    }
+
+    /// The scratch directory is the one place that surely exists; what is in it has been opened by now.
+    fn attach_root(&self, root: &OwnedFd) -> Result<(), Failure> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let place = openat(CWD, &self.spec.scratch, flags, Mode::empty())
+            .during_at(Step::Root, self.spec.scratch.display())?;
+        mount::attach(root, place).during(Step::Root)
+    }
+
+    fn scratch_directory(&self, name: &str, mode: u32) -> Result<OwnedFd, Failure> {
+        let path = self.spec.scratch.join(name);
+        match mkdirat(CWD, &path, Mode::from_raw_mode(mode)) {
+            Err(rustix::io::Errno::EXIST) => {}
+            other => other.during_at(Step::Root, path.display())?,
+        }
+        let tree = mount::copy_tree(CWD, &path).during_at(Step::Root, path.display())?;
+        mount::restrict(&tree, NO_SUID | NO_DEV, Extent::One).during(Step::Root)?;
+        Ok(tree)
+    }
+
+    fn devices(&self, root: &OwnedFd) -> Result<(), Failure> {
+        let place = target::ensure(root.as_fd(), Path::new("/dev"), Kind::Directory).during(Step::Devices)?;
+        let devices = self.template.devices().during(Step::Devices)?;
+        mount::attach(&devices, place).during(Step::Devices)?;
+        // The group of terminals; without a map for it, those of our own.
+        let mut options = vec![("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
+        if self.rootless {
+            options.pop();
+        }
+        let memory = [("mode", "1777"), ("size", SHARED_MEMORY_BYTES)];
+        let mounts: [(&str, &str, &[_], _); 3] = [
+            ("pts", "devpts", &options, NO_SUID | NO_EXEC),
+            ("shm", "tmpfs", &memory, NO_SUID | NO_DEV | NO_EXEC),
+            ("mqueue", "mqueue", &[], NO_SUID | NO_DEV | NO_EXEC),
+        ];
+        for (name, kind, options, attributes) in mounts {
+            let tree = match mount::filesystem(kind, options, attributes) {
+                // Kernels without POSIX message queues.
+                Err(error) if name == "mqueue" && error.raw_os_error() == Some(libc::ENODEV) => continue,
+                other => other.during_at(Step::Devices, name)?,
+            };
+            let place = target::open(&devices, Path::new(name)).during_at(Step::Devices, name)?;
+            mount::attach(tree, place).during_at(Step::Devices, name)?;
+        }
+        Ok(())
+    }
+
+    fn proc(&self, root: &OwnedFd) -> Result<(), Failure> {
+        let place = target::ensure(root.as_fd(), Path::new("/proc"), Kind::Directory).during(Step::Proc)?;
+        let tree = match mount::filesystem("proc", &[], NO_SUID | NO_DEV | NO_EXEC) {
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                return Err(Failure::Unsupported(
+                    "this machine does not let us mount /proc, as when we run in a container that hides parts of \
+                     its own /proc: start that container with those parts unmasked"
+                        .to_owned(),
+                ));
+            }
+            other => other.during(Step::Proc)?,
+        };
+        mount::attach(tree, place).during(Step::Proc)?;
+        for path in READ_ONLY_PATHS {
+            let path = Path::new(path);
+            let place = match target::open(root, path) {
+                Err(rustix::io::Errno::NOENT) => continue,
+                other => other.during_at(Step::Proc, path.display())?,
+            };
+            let tree = mount::copy_tree(&place, c"").during_at(Step::Proc, path.display())?;
+            mount::restrict(&tree, READ_ONLY, Extent::One).during_at(Step::Proc, path.display())?;
+            mount::attach(tree, place).during_at(Step::Proc, path.display())?;
+        }
+        self.hide(root, "/proc", Step::Proc)
+    }
+
+    /// A machine that does not let us mount `/sys` leaves it empty: few programs need it.
+    fn sys(&self, root: &OwnedFd) -> Result<(), Failure> {
+        let place = target::ensure(root.as_fd(), Path::new("/sys"), Kind::Directory).during(Step::Sys)?;
+        let Ok(tree) = mount::filesystem("sysfs", &[], READ_ONLY | NO_SUID | NO_DEV | NO_EXEC) else {
+            return Ok(());
+        };
+        mount::attach(tree, place).during(Step::Sys)?;
+        self.hide(root, "/sys", Step::Sys)
+    }
+
+    fn hide(&self, root: &OwnedFd, below: &str, step: Step) -> Result<(), Failure> {
+        for path in HIDDEN.iter().map(Path::new).filter(|path| path.starts_with(below)) {
+            self.template.hide(root, path).during_at(step, path.display())?;
+        }
+        Ok(())
+    }
+
+    fn mount(&self, root: &OwnedFd, mount: &Mount) -> Result<(), Failure> {
+        let about = mount.target.display();
+        let (tree, kind) = match &mount.source {
+            Source::Bind(source) => {
+                let tree = mount::copy_tree(CWD, source)
+                    .during_at(Step::Mount, format_args!("{} to {about}", source.display()))?;
+                let kind = template::kind(&tree).during_at(Step::Mount, &about)?;
+                (tree, kind)
+            }
+            Source::Tmpfs { bytes } => {
+                let options = [("mode", "1777"), ("size", &bytes.to_string())];
+                (
+                    mount::filesystem("tmpfs", &options, NO_SUID | NO_DEV).during_at(Step::Mount, &about)?,
+                    Kind::Directory,
+                )
+            }
+        };
+        let mut attributes = NO_SUID | NO_DEV;
+        attributes.set(READ_ONLY, mount.read_only);
+        mount::restrict(&tree, attributes, Extent::Tree).during_at(Step::Mount, &about)?;
+        let place = target::ensure(root.as_fd(), &mount.target, kind).during_at(Step::Mount, &about)?;
+        mount::attach(tree, place).during_at(Step::Mount, about)
+    }
+}
+
+impl Built {
+    /// Makes it this process's root and lets go of the machine's.
+    pub(crate) fn enter(self) -> Result<(), Failure> {
+        rustix::process::fchdir(&self.root).during(Step::Pivot)?;
+        rustix::process::pivot_root(c".", c".").during(Step::Pivot)?;
+        // The old root now lies over the new one.
+        unmount(c".", UnmountFlags::DETACH).during(Step::Pivot)?;
+        rustix::process::chdir(c"/").during(Step::Pivot)
+    }
+}

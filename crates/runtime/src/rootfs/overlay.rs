@@ -1,0 +1,43 @@
+//! A directory that is never written, under one that takes what is written.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use rustix::mount::MountAttrFlags;
+
+use super::mount::filesystem;
+
+/// Lays `scratch/<name>.upper` over `lower`.
+///
+/// The directories are named by descriptor: their paths may be longer than an option can be, or hold its separators.
+pub(super) fn mount(lower: &Path, scratch: &Path, name: &str, rootless: bool) -> io::Result<OwnedFd> {
+    let upper = make(scratch, &format!("{name}.upper"))?;
+    let work = make(scratch, &format!("{name}.work"))?;
+    let lower = open(lower)?;
+    let [lowerdir, upperdir, workdir] =
+        [&lower, &upper, &work].map(|open| format!("/proc/self/fd/{}", open.as_raw_fd()));
+    let mut options = vec![("lowerdir", &*lowerdir), ("upperdir", &*upperdir), ("workdir", &*workdir)];
+    if rootless {
+        // Without privileges, overlay keeps its marks where a user may write them.
+        options.push(("userxattr", ""));
+    }
+    filesystem("overlay", &options, MountAttrFlags::empty())
+}
+
+fn make(scratch: &Path, name: &str) -> io::Result<OwnedFd> {
+    let path = scratch.join(name);
+    match mkdirat(CWD, &path, Mode::from_raw_mode(0o755)) {
+        Err(rustix::io::Errno::EXIST) => {}
+        other => other?,
+    }
+    open(&path)
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty())
+        .map_err(io::Error::from)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}

@@ -1,0 +1,309 @@
+//! From `clone3` to `execve`: a copy of the spawner turns itself into a container's process. It is single-threaded, so
+//! it may allocate. Whatever fails is told to the spawner over the report socket, which `execve` closes.
+
+use std::convert::Infallible;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces, unshare_unsafe};
+use serde::{Deserialize, Serialize};
+
+use super::channel::Packet;
+use super::execute;
+use super::sandbox::Namespaces;
+use super::{During, Failure, Step};
+use crate::capabilities;
+use crate::cgroup::Group;
+use crate::rootfs::template::Template;
+use crate::rootfs::{Builder, target};
+use crate::seccomp::Filter;
+use crate::spec::{ContainerSpec, ExecSpec, User};
+
+/// Instances are the first to go when the machine itself runs out of memory.
+const OOM_SCORE: &str = "500";
+/// Where the report socket is: out of the way of the three streams, and in the place of the spawner's own socket.
+const REPORT: i32 = 3;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Report {
+    /// Brings the spawner's side of the terminal.
+    Terminal,
+    /// The next thing is `execve`.
+    Ready,
+    Failed(Failure),
+}
+
+/// What every process of a container needs.
+pub(super) struct Common<'a> {
+    pub(super) spec: &'a ContainerSpec,
+    pub(super) group: &'a Group,
+    pub(super) rootless: bool,
+    /// Limits that stand in for a controller which this machine lacks.
+    pub(super) data_limit: Option<u64>,
+    pub(super) process_limit: Option<u64>,
+    pub(super) open_files: Rlimit,
+    pub(super) streams: [Option<OwnedFd>; 3],
+    pub(super) report: OwnedFd,
+    pub(super) die_at: Option<&'a str>,
+}
+
+/// Becomes the first process of a container.
+pub(super) fn container(common: &Common<'_>, sandbox: &Namespaces, template: &Template) {
+    let Some(report) = Reporter::new(&common.report) else { return };
+    let spec = common.spec;
+    let result = first_process(common, sandbox, template).and_then(|()| {
+        let program = Program { args: &spec.args, env: &spec.env, cwd: &spec.cwd, user: &spec.user };
+        common.finish(&report, &program, spec.terminal, || new_user_namespace(&spec.user))
+    });
+    report.end(result);
+}
+
+fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template) -> Result<(), Failure> {
+    common.account()?;
+    common.reached(Step::Join);
+    sandbox.enter().during(Step::Join)?;
+    // SAFETY: a cgroup namespace is no business of other threads, and there are none.
+    let _ = unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) };
+    common.reached(Step::Root);
+    let builder = Builder { template, spec: common.spec, rootless: common.rootless };
+    let built = builder.build(|step| common.reached(step))?;
+    common.reached(Step::Pivot);
+    built.enter()
+}
+
+/// Becomes one more process of a container. The pid namespace is the container's already.
+pub(super) fn exec(common: &Common<'_>, first: BorrowedFd<'_>, spec: &ExecSpec) {
+    let Some(report) = Reporter::new(&common.report) else { return };
+    let joined = common.account().and_then(|()| {
+        common.reached(Step::Join);
+        let namespaces = ThreadNameSpaceType::NETWORK
+            | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
+            | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
+            | ThreadNameSpaceType::CONTROL_GROUP
+            | ThreadNameSpaceType::MOUNT;
+        move_into_thread_name_spaces(first, namespaces).during(Step::Join)
+    });
+    let result = joined.and_then(|()| {
+        let program = Program {
+            args: &spec.args,
+            env: &spec.env,
+            cwd: spec.cwd.as_deref().unwrap_or(&common.spec.cwd),
+            user: spec.user.as_ref().unwrap_or(&common.spec.user),
+        };
+        common.finish(&report, &program, spec.terminal, || {
+            move_into_thread_name_spaces(first, ThreadNameSpaceType::USER).during(Step::UserNamespace)
+        })
+    });
+    report.end(result);
+}
+
+struct Program<'a> {
+    args: &'a [String],
+    env: &'a [(String, String)],
+    cwd: &'a Path,
+    user: &'a User,
+}
+
+impl Common<'_> {
+    fn account(&self) -> Result<(), Failure> {
+        self.reached(Step::Cgroup);
+        self.group.enter().during(Step::Cgroup)?;
+        self.reached(Step::OomScore);
+        std::fs::write("/proc/self/oom_score_adj", OOM_SCORE).during(Step::OomScore)
+    }
+
+    /// Everything after the file system is there, in an order in which each step still has the rights it needs.
+    /// Comes back only with the reason why it could not.
+    fn finish(
+        &self,
+        report: &Reporter,
+        program: &Program<'_>,
+        terminal: bool,
+        user_namespace: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<Infallible, Failure> {
+        self.reached(Step::Terminal);
+        rustix::process::setsid().during(Step::Terminal)?;
+        if terminal {
+            report.send(&Report::Terminal, vec![self.terminal(program.user)?]);
+        } else {
+            self.reached(Step::Streams);
+            self.streams(program.user)?;
+        }
+        self.reached(Step::Limits);
+        self.limits()?;
+        if self.rootless {
+            // Late, because it takes away our rights over the other namespaces.
+            self.reached(Step::UserNamespace);
+            user_namespace()?;
+        }
+        // Only the report is left open from here on: neither the working directory nor the program's path can lead
+        // through a descriptor of ours to the machine's files.
+        report.close_all_else()?;
+        self.reached(Step::WorkingDirectory);
+        enter_directory(program.cwd)?;
+        self.become_user(program.user)?;
+        self.reached(Step::Exec);
+        Err(execute::execute(program.args, program.env, || report.send(&Report::Ready, Vec::new())))
+    }
+
+    /// The container's own terminal; its other side goes to the spawner.
+    fn terminal(&self, user: &User) -> Result<OwnedFd, Failure> {
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let master = openat(CWD, c"/dev/pts/ptmx", flags, Mode::empty()).during(Step::Terminal)?;
+        rustix::pty::unlockpt(&master).during(Step::Terminal)?;
+        let slave = rustix::pty::ioctl_tiocgptpeer(
+            &master,
+            rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY,
+        )
+        .during(Step::Terminal)?;
+        if !self.rootless {
+            let owner = rustix::fs::Uid::from_raw(user.uid);
+            rustix::fs::fchown(&slave, Some(owner), None).during(Step::Terminal)?;
+        }
+        rustix::process::ioctl_tiocsctty(&slave).during(Step::Terminal)?;
+        connect(&slave, 0)?;
+        connect(&slave, 1)?;
+        connect(&slave, 2)?;
+        Ok(master)
+    }
+
+    fn streams(&self, user: &User) -> Result<(), Failure> {
+        let mut nothing = None;
+        for (number, stream) in self.streams.iter().enumerate() {
+            let stream = match stream {
+                Some(stream) => {
+                    self.give(stream, user);
+                    stream
+                }
+                None if nothing.is_none() => {
+                    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+                    nothing.insert(openat(CWD, c"/dev/null", flags, Mode::empty()).during(Step::Streams)?)
+                }
+                None => nothing.as_ref().expect("opened just before"),
+            };
+            connect(stream, number as i32)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the container's user open its own streams again, as `/dev/stdout` does. What cannot be given stays usable
+    /// by its number.
+    fn give(&self, stream: &OwnedFd, user: &User) {
+        let ours = rustix::fs::fstat(stream).is_ok_and(|status| {
+            use rustix::fs::FileType;
+            matches!(FileType::from_raw_mode(status.st_mode), FileType::Fifo | FileType::Socket)
+        });
+        if ours && !self.rootless && user.uid != 0 {
+            let _ = rustix::fs::fchown(stream, Some(rustix::fs::Uid::from_raw(user.uid)), None);
+        }
+    }
+
+    fn limits(&self) -> Result<(), Failure> {
+        setrlimit(Resource::Nofile, self.open_files.clone()).during_at(Step::Limits, "open files")?;
+        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+            .during_at(Step::Limits, "core")?;
+        for (resource, limit) in [(Resource::Data, self.data_limit), (Resource::Nproc, self.process_limit)] {
+            if let Some(limit) = limit {
+                let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
+                setrlimit(resource, limit).during(Step::Limits)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn become_user(&self, user: &User) -> Result<(), Failure> {
+        let spec = self.spec;
+        self.reached(Step::Capabilities);
+        capabilities::bound(&spec.capabilities).during(Step::Capabilities)?;
+        self.reached(Step::User);
+        if !self.rootless {
+            let groups: Vec<_> = user.groups.iter().map(|&group| rustix::fs::Gid::from_raw(group)).collect();
+            rustix::thread::set_thread_groups(&groups).during(Step::User)?;
+            let gid = rustix::fs::Gid::from_raw(user.gid);
+            rustix::thread::set_thread_res_gid(gid, gid, gid).during(Step::User)?;
+        }
+        if spec.no_new_privileges {
+            rustix::thread::set_no_new_privs(true).during(Step::Capabilities)?;
+        }
+        self.reached(Step::Seccomp);
+        if spec.seccomp {
+            // While we may: without `no_new_privileges` this takes a capability.
+            Filter::new(&spec.capabilities).load().during(Step::Seccomp)?;
+        }
+        if !self.rootless {
+            let uid = rustix::fs::Uid::from_raw(user.uid);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).during(Step::User)?;
+        }
+        capabilities::keep_only(&spec.capabilities).during(Step::Capabilities)?;
+        rustix::process::umask(Mode::from_raw_mode(0o022));
+        Ok(())
+    }
+
+    /// For tests that kill at each step. The process ends as suddenly as by a signal, which the first process of a pid
+    /// namespace could not send to itself.
+    fn reached(&self, step: Step) {
+        super::die_if_asked(self.die_at, "instance", step);
+    }
+}
+
+/// Tells the spawner how far we are.
+struct Reporter(BorrowedFd<'static>);
+
+impl Reporter {
+    /// Takes the place of the spawner's own socket, which is none of a container's business.
+    fn new(socket: &OwnedFd) -> Option<Self> {
+        // SAFETY: this process is a copy that never uses the spawner's socket.
+        let moved = unsafe { libc::dup3(socket.as_raw_fd(), REPORT, libc::O_CLOEXEC) };
+        // SAFETY: nothing closes it before `execve` or the end.
+        (moved == REPORT).then(|| Self(unsafe { BorrowedFd::borrow_raw(REPORT) }))
+    }
+
+    /// The spawner notices a process that ends without a word, so a report that cannot be sent is lost without harm.
+    fn send(&self, message: &Report, descriptors: Vec<OwnedFd>) {
+        if let Ok(packet) = Packet::new(message, descriptors) {
+            let _ = packet.send(self.0);
+        }
+    }
+
+    fn end(&self, result: Result<Infallible, Failure>) {
+        let Err(failure) = result;
+        self.send(&Report::Failed(failure), Vec::new());
+    }
+
+    fn close_all_else(&self) -> Result<(), Failure> {
+        // SAFETY: what this closes is used no more. It is not dropped either: this process ends by `execve` or `_exit`.
+        match unsafe { libc::syscall(libc::SYS_close_range, REPORT + 1, u32::MAX, 0) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()).during(Step::Streams),
+        }
+    }
+}
+
+/// Maps the container's user to ours. Over its other namespaces the container has no rights then, whoever it is.
+fn new_user_namespace(user: &User) -> Result<(), Failure> {
+    // SAFETY: there are no other threads whose credentials could differ.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.during(Step::UserNamespace)?;
+    let write = |file: &str, text: &str| {
+        std::fs::write(format!("/proc/self/{file}"), text).during_at(Step::UserNamespace, file)
+    };
+    write("setgroups", "deny")?;
+    write("uid_map", &format!("{} 0 1", user.uid))?;
+    write("gid_map", &format!("{} 0 1", user.gid))
+}
+
+fn connect(from: &OwnedFd, number: i32) -> Result<(), Failure> {
+    // SAFETY: replaces one of the three standard descriptors of this process, which nothing owns.
+    match unsafe { libc::dup2(from.as_raw_fd(), number) } {
+        -1 => Err(std::io::Error::last_os_error()).during(Step::Streams),
+        _ => Ok(()),
+    }
+}
+
+fn enter_directory(path: &Path) -> Result<(), Failure> {
+    let root = openat(CWD, c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .during(Step::WorkingDirectory)?;
+    let directory = target::open(&root, path).during_at(Step::WorkingDirectory, path.display())?;
+    rustix::process::fchdir(directory).during_at(Step::WorkingDirectory, path.display())
+}

@@ -1,0 +1,85 @@
+//! `clone3` and waiting for what it made.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
+
+pub(super) const NEW_USER: u64 = libc::CLONE_NEWUSER as u64;
+pub(super) const NEW_PID: u64 = libc::CLONE_NEWPID as u64;
+/// Network, host name and IPC.
+pub(super) const NEW_SANDBOX: u64 = (libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC) as u64;
+/// `libc` has it as a number that is too small for it.
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+pub(super) const NEW_MOUNT: u64 = libc::CLONE_NEWNS as u64;
+
+/// Runs `child` in a copy of this process and gives the descriptor of that process. The copy ends with `child`.
+///
+/// The copy has only the calling thread. Where others may exist, `child` must not allocate or lock.
+pub(super) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>, child: impl FnOnce()) -> io::Result<OwnedFd> {
+    let mut pidfd: RawFd = -1;
+    // SAFETY: all zeroes is a valid `clone_args`: no flags, no stack, no tid to set.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = flags | libc::CLONE_PIDFD as u64;
+    arguments.pidfd = std::ptr::from_mut(&mut pidfd) as u64;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    if let Some(cgroup) = cgroup {
+        arguments.flags |= INTO_CGROUP;
+        arguments.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: without CLONE_VM and a stack this is fork: the child goes on here with a copy of the memory.
+    // `arguments` and `pidfd` outlive the call.
+    let pid = unsafe {
+        libc::syscall(libc::SYS_clone3, std::ptr::from_mut(&mut arguments), size_of::<libc::clone_args>())
+    };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // Nothing of the parent's stack may be unwound here: its destructors belong to the parent.
+            let _ = catch_unwind(AssertUnwindSafe(child));
+            // SAFETY: ends this process at once, without running the parent's exit handlers.
+            unsafe { libc::_exit(127) }
+        }
+        // SAFETY: the kernel has put a new descriptor there, which nobody else knows of.
+        _ => Ok(unsafe { OwnedFd::from_raw_fd(pidfd) }),
+    }
+}
+
+/// How a process ended; `None` while it runs. Reaps it.
+pub(super) fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Ended>> {
+    let status = waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
+    Ok(status.as_ref().map(Ended::from))
+}
+
+/// Waits until a process has ended, and reaps it.
+pub(super) fn wait(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::io::retry_on_intr(|| waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED))?;
+    Ok(())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    Code(i32),
+    Signal(i32),
+}
+
+impl From<&WaitIdStatus> for Ended {
+    fn from(status: &WaitIdStatus) -> Self {
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Self::Code(code),
+            (None, Some(signal)) => Self::Signal(signal),
+            (None, None) => Self::Signal(libc::SIGKILL),
+        }
+    }
+}
+
+/// The number of a process as the owner of `/proc` counts: the spawner is in a pid namespace of its own, but keeps the
+/// machine's `/proc`.
+pub(super) fn host_pid(pidfd: BorrowedFd<'_>) -> io::Result<u32> {
+    let information = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    information
+        .lines()
+        .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
+        .ok_or_else(|| io::Error::other("the process has ended"))
+}

@@ -1,0 +1,59 @@
+//! The spawner: a small single-threaded process that makes all others. It is the first process of a pid namespace of
+//! its own, so that whatever happens to it, the kernel kills all that it has started; and it ends when the node does.
+
+mod channel;
+mod child;
+mod clone;
+mod containers;
+mod execute;
+mod handle;
+mod process;
+mod protocol;
+mod sandbox;
+mod server;
+mod start;
+
+use std::path::{Path, PathBuf};
+
+pub use handle::Handle;
+pub(crate) use protocol::{During, Failure, Step};
+pub use server::main;
+pub use start::Spawner;
+
+use crate::spec::ContainerId;
+
+/// What a node says when it starts its spawner.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Tells this node's cgroups from those of other nodes: lower-case letters, digits and dashes.
+    pub node: String,
+    /// A directory of the runtime alone, on a file system that can hold overlays. Made if it is missing.
+    pub directory: PathBuf,
+    /// How many sandboxes are kept ready.
+    pub spare_sandboxes: usize,
+    /// For tests: `instance:Pivot` or `spawner:Clone` kills that process at that step. Only debug builds look at it.
+    pub die_at: Option<String>,
+}
+
+impl Options {
+    pub fn new(node: impl Into<String>, directory: impl Into<PathBuf>) -> Self {
+        Self { node: node.into(), directory: directory.into(), spare_sandboxes: 4, die_at: None }
+    }
+
+    /// Where the scratch directory of a container belongs, so that the next start finds what a crash left.
+    pub fn scratch(&self, id: &ContainerId) -> PathBuf {
+        scratch_directory(&self.directory).join(id.as_str())
+    }
+}
+
+pub(crate) fn scratch_directory(directory: &Path) -> PathBuf {
+    directory.join("scratch")
+}
+
+/// Ends this process at a step, as suddenly as a crash.
+fn die_if_asked(die_at: Option<&str>, who: &str, step: Step) {
+    if cfg!(debug_assertions) && die_at.is_some_and(|at| at == format!("{who}:{step:?}")) {
+        // SAFETY: ends this process at once; nothing else runs.
+        unsafe { libc::_exit(137) }
+    }
+}

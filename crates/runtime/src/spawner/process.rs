@@ -1,0 +1,102 @@
+//! A child of the spawner, from `clone3` until it is reaped.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::channel;
+use super::child::Report;
+use super::{Failure, Step};
+use crate::spec::ContainerId;
+
+/// What a child is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The first process of a container.
+    First(ContainerId),
+    /// One more.
+    Exec(ContainerId),
+    /// Deletes the scratch directory of a container.
+    Delete(ContainerId),
+}
+
+impl Role {
+    pub(super) fn container(&self) -> &ContainerId {
+        match self {
+            Self::First(id) | Self::Exec(id) | Self::Delete(id) => id,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) role: Role,
+    pub(super) pidfd: OwnedFd,
+    /// As the machine counts; 0 if it ended before one could ask.
+    pub(super) pid: u32,
+    /// Until the child has closed it.
+    report: Option<OwnedFd>,
+    terminal: Option<OwnedFd>,
+    outcome: Outcome,
+    settled: bool,
+}
+
+/// What is known of a child's setup. `Unknown` until it says something.
+#[derive(Debug)]
+enum Outcome {
+    Unknown,
+    Ready,
+    Failed(Failure),
+}
+
+impl Process {
+    pub(super) fn new(role: Role, pidfd: OwnedFd, pid: u32, report: OwnedFd) -> Self {
+        Self {
+            role,
+            pidfd,
+            pid,
+            report: Some(report),
+            terminal: None,
+            outcome: Outcome::Unknown,
+            settled: false,
+        }
+    }
+
+    /// Its setup has succeeded, and whoever asked for it knows.
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled
+    }
+
+    pub(super) fn settle(&mut self) {
+        self.settled = true;
+    }
+
+    /// Takes in what the child reports. `true` once it has closed its side: it has executed its program, or ended.
+    pub(super) fn hear(&mut self) -> bool {
+        while let Some(report) = &self.report {
+            match channel::receive(report.as_fd()) {
+                Ok(Some(mut packet)) => match packet.read() {
+                    Ok(Report::Terminal) => self.terminal = packet.descriptors.pop(),
+                    Ok(Report::Ready) => self.outcome = Outcome::Ready,
+                    Ok(Report::Failed(failure)) => self.outcome = Outcome::Failed(failure),
+                    Err(error) => {
+                        self.outcome = Outcome::Failed(Failure::Step(Step::Clone, error.to_string()))
+                    }
+                },
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
+                Ok(None) | Err(_) => self.report = None,
+            }
+        }
+        true
+    }
+
+    /// Whether its setup has succeeded, and what came with it. Only to be asked when [`Process::hear`] was `true`.
+    pub(super) fn outcome(&mut self) -> Result<Option<OwnedFd>, Failure> {
+        match &self.outcome {
+            Outcome::Ready => Ok(self.terminal.take()),
+            Outcome::Failed(failure) => Err(failure.clone()),
+            Outcome::Unknown => {
+                let reason = "the process ended before its program was executed; was it out of memory?";
+                Err(Failure::Step(Step::Clone, reason.to_owned()))
+            }
+        }
+    }
+}

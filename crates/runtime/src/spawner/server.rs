@@ -1,0 +1,354 @@
+//! The spawner's own loop: one request, one report or one exit at a time, never waiting for any of them.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::channel::{self, Packet};
+use super::containers::Container;
+use super::process::Process;
+use super::protocol::{Answer, Asked, Failure, Hello, Message, Request, What};
+use super::sandbox::{Factory, Namespaces};
+use super::start::SOCKET;
+use super::{During, Step};
+use crate::Exit;
+use crate::rootfs::template::Template;
+use crate::spec::{ContainerId, SandboxId};
+
+/// How often a cgroup that is still busy is tried again.
+const RETRY: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Answers that the node has not read yet. It reads all the time; one that does not is broken.
+const MOST_UNREAD: usize = 100_000;
+
+/// The spawner's body. The program calls this, and nothing before it, when it is run with the argument `__spawner`.
+pub fn main() -> ExitCode {
+    // SAFETY: whoever runs us has put the socket there; no other code knows of it.
+    let socket = unsafe { OwnedFd::from_raw_fd(SOCKET) };
+    let run = || -> io::Result<()> {
+        let Some(packet) = channel::receive(&socket)? else { return Ok(()) };
+        let hello: Hello = packet.read()?;
+        match Server::new(socket.as_fd(), hello) {
+            Err(failure) => {
+                let message = Message::Answer { id: 0, answer: Answer::Failed(failure) };
+                Packet::new(&message, Vec::new())?.send(&socket)
+            }
+            Ok(mut server) => server.run(),
+        }
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("agentcube spawner: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What an event is about; packed into the number that epoll keeps for us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Token {
+    Socket,
+    Report(u64),
+    Exit(u64),
+}
+
+impl Token {
+    fn pack(self) -> EventData {
+        EventData::new_u64(match self {
+            Self::Socket => 0,
+            Self::Report(id) => id << 2 | 1,
+            Self::Exit(id) => id << 2 | 2,
+        })
+    }
+
+    fn unpack(data: EventData) -> Self {
+        let number = data.u64();
+        match number & 3 {
+            1 => Self::Report(number >> 2),
+            2 => Self::Exit(number >> 2),
+            _ => Self::Socket,
+        }
+    }
+}
+
+pub(super) struct Sandbox {
+    pub(super) namespaces: Namespaces,
+    /// Who waits for its removal; nobody starts anything in it any more.
+    pub(super) removing: Option<Vec<u64>>,
+}
+
+pub(super) struct Server<'a> {
+    socket: BorrowedFd<'a>,
+    epoll: OwnedFd,
+    pub(super) hello: Hello,
+    pub(super) template: Template,
+    pub(super) factory: Factory,
+    pub(super) own_pids: OwnedFd,
+    /// As it was before we raised it for ourselves; containers get this one.
+    pub(super) open_files: Rlimit,
+    pub(super) sandboxes: BTreeMap<SandboxId, Sandbox>,
+    pub(super) containers: BTreeMap<ContainerId, Container>,
+    /// By the number of the request that made them.
+    pub(super) processes: HashMap<u64, Process>,
+    /// Containers whose cgroup was busy when it was to be removed.
+    pub(super) busy: Vec<ContainerId>,
+    /// Numbers for processes that nobody asked for, from the other end.
+    pub(super) next_internal: u64,
+    unsent: VecDeque<Packet>,
+}
+
+impl<'a> Server<'a> {
+    fn new(socket: BorrowedFd<'a>, hello: Hello) -> Result<Self, Failure> {
+        settle()?;
+        let open_files = raise_open_files();
+        let template =
+            Template::mount(&hello.directory.join("template"), hello.rootless).during(Step::Devices)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during(Step::Clone)?;
+        channel::set_nonblocking(socket).during(Step::Clone)?;
+        epoll::add(&epoll, socket, Token::Socket.pack(), EventFlags::IN).during(Step::Clone)?;
+        let own_pids = openat(CWD, "/proc/self/ns/pid", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .during(Step::Namespaces)?;
+        Ok(Self {
+            socket,
+            epoll,
+            template,
+            factory: Factory::new(hello.spare_sandboxes).during(Step::Namespaces)?,
+            own_pids,
+            open_files,
+            hello,
+            sandboxes: BTreeMap::new(),
+            containers: BTreeMap::new(),
+            processes: HashMap::new(),
+            busy: Vec::new(),
+            next_internal: u64::MAX >> 2,
+            unsent: VecDeque::new(),
+        })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        self.answer(0, Answer::Done, Vec::new());
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let prepare = self.factory.wants_more();
+            let timeout = match (prepare, self.busy.is_empty()) {
+                (true, _) => Some(&AT_ONCE),
+                (false, false) => Some(&RETRY),
+                (false, true) => None,
+            };
+            rustix::io::retry_on_intr(|| epoll::wait(&self.epoll, spare_capacity(&mut events), timeout))?;
+            for event in &events {
+                match Token::unpack(event.data) {
+                    Token::Socket => {
+                        if !self.serve()? {
+                            self.end();
+                            return Ok(());
+                        }
+                    }
+                    Token::Report(id) => self.report(id),
+                    Token::Exit(id) => self.exited(id),
+                }
+            }
+            self.retry_busy();
+            // Only when nothing else is to be done: each takes as long as starting a container.
+            if prepare && events.is_empty() {
+                self.factory.prepare();
+            }
+        }
+    }
+
+    /// Reads and sends what there is. `false` when the node is gone.
+    fn serve(&mut self) -> io::Result<bool> {
+        self.flush()?;
+        match channel::receive(self.socket) {
+            Ok(Some(packet)) => {
+                let asked: Asked = packet.read()?;
+                self.request(asked, packet.descriptors);
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn request(&mut self, asked: Asked, descriptors: Vec<OwnedFd>) {
+        let id = asked.id;
+        let result = match asked.request {
+            Request::CreateSandbox(spec) => self.create_sandbox(&spec),
+            Request::RemoveSandbox(sandbox) => {
+                self.remove_sandbox(id, &sandbox);
+                return;
+            }
+            Request::Socket { sandbox, source } => self.socket(&sandbox, source),
+            Request::Start { spec, streams } => {
+                self.start(id, spec, streams.attach(descriptors));
+                return;
+            }
+            Request::Exec { container, spec, streams } => {
+                match self.exec(id, &container, &spec, streams.attach(descriptors)) {
+                    Ok(()) => return,
+                    Err(failure) => Err(failure),
+                }
+            }
+            Request::Signal { container, signal } => self.signal(&container, signal),
+            Request::Remove(container) => {
+                self.remove(id, &container);
+                return;
+            }
+            Request::Usage(container) => self.usage(&container),
+        };
+        match result {
+            Ok((answer, descriptors)) => self.answer(id, answer, descriptors),
+            Err(failure) => self.answer(id, Answer::Failed(failure), Vec::new()),
+        }
+    }
+
+    fn create_sandbox(&mut self, spec: &crate::SandboxSpec) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+        if self.sandboxes.contains_key(&spec.id) {
+            return Err(Failure::Exists(What::Sandbox, spec.id.to_string()));
+        }
+        super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Namespaces);
+        let (namespaces, sockets) = self.factory.create(spec)?;
+        super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Network);
+        self.sandboxes.insert(spec.id.clone(), Sandbox { namespaces, removing: None });
+        Ok((Answer::Done, vec![sockets.outgoing, sockets.dns]))
+    }
+
+    fn remove_sandbox(&mut self, id: u64, sandbox: &SandboxId) {
+        let Some(found) = self.sandboxes.get_mut(sandbox) else {
+            return self.answer(id, Answer::Done, Vec::new());
+        };
+        found.removing.get_or_insert_default().push(id);
+        let of_it = |container: &&Container| &container.spec.sandbox == sandbox;
+        let containers: Vec<_> =
+            self.containers.values().filter(of_it).map(|container| container.spec.id.clone()).collect();
+        for container in containers {
+            self.begin_removal(&container, None);
+        }
+        self.finish_sandbox(sandbox);
+    }
+
+    /// Lets go of a sandbox that is being removed, once nothing runs in it.
+    pub(super) fn finish_sandbox(&mut self, sandbox: &SandboxId) {
+        let used = self.containers.values().any(|container| &container.spec.sandbox == sandbox);
+        let removing = self.sandboxes.get(sandbox).is_some_and(|found| found.removing.is_some());
+        if used || !removing {
+            return;
+        }
+        let waiting = self.sandboxes.remove(sandbox).and_then(|found| found.removing).unwrap_or_default();
+        for id in waiting {
+            self.answer(id, Answer::Done, Vec::new());
+        }
+    }
+
+    fn socket(
+        &mut self,
+        sandbox: &SandboxId,
+        source: Option<std::net::Ipv4Addr>,
+    ) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+        let found = self.sandboxes.get(sandbox);
+        let found = found.ok_or_else(|| Failure::NotFound(What::Sandbox, sandbox.to_string()))?;
+        Ok((Answer::Done, vec![self.factory.socket(&found.namespaces, source)?]))
+    }
+
+    pub(super) fn watch(&self, descriptor: BorrowedFd<'_>, token: Token) -> Result<(), Failure> {
+        epoll::add(&self.epoll, descriptor, token.pack(), EventFlags::IN).during(Step::Clone)
+    }
+
+    pub(super) fn answer(&mut self, id: u64, answer: Answer, descriptors: Vec<OwnedFd>) {
+        self.send(&Message::Answer { id, answer }, descriptors);
+    }
+
+    pub(super) fn send_exit(&mut self, id: u64, exit: Exit) {
+        self.send(&Message::Exited { id, exit }, Vec::new());
+    }
+
+    fn send(&mut self, message: &Message, descriptors: Vec<OwnedFd>) {
+        // An answer is short text of our own making.
+        let packet = Packet::new(message, descriptors).expect("an answer can be written as JSON");
+        self.unsent.push_back(packet);
+        if let Err(error) = self.flush() {
+            eprintln!("agentcube spawner: cannot answer the node: {error}");
+        }
+    }
+
+    /// Sends what waits, as far as there is room; the rest when there is more.
+    fn flush(&mut self) -> io::Result<()> {
+        while let Some(packet) = self.unsent.front() {
+            match packet.send(self.socket) {
+                Ok(()) => drop(self.unsent.pop_front()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // The node is gone; the next read will tell.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {
+                    self.unsent.clear();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if self.unsent.len() > MOST_UNREAD {
+            return Err(io::Error::other("the node does not read its answers"));
+        }
+        let mut wanted = EventFlags::IN;
+        wanted.set(EventFlags::OUT, !self.unsent.is_empty());
+        Ok(epoll::modify(&self.epoll, self.socket, Token::Socket.pack(), wanted)?)
+    }
+}
+
+/// Makes this process independent of whatever started it.
+fn settle() -> Result<(), Failure> {
+    // SAFETY: sets every signal to its default; there are no handlers that could be running.
+    unsafe {
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+    let _ = rustix::process::setsid();
+    rustix::process::umask(Mode::empty());
+    rustix::process::chdir(c"/").during(Step::WorkingDirectory)?;
+    let nothing =
+        openat(CWD, c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).during(Step::Streams)?;
+    for number in [0, 1] {
+        use std::os::fd::AsRawFd;
+        // SAFETY: replaces a standard stream, which nothing owns.
+        unsafe { libc::dup2(nothing.as_raw_fd(), number) };
+    }
+    rustix::io::fcntl_setfd(unsafe_socket(), rustix::io::FdFlags::CLOEXEC).during(Step::Clone)?;
+    private_mounts()
+}
+
+fn unsafe_socket() -> BorrowedFd<'static> {
+    // SAFETY: `main` owns it for as long as the process lives.
+    unsafe { BorrowedFd::borrow_raw(SOCKET) }
+}
+
+/// Nothing that is mounted from here on shows up on the machine, and nothing of the machine's comes in later.
+fn private_mounts() -> Result<(), Failure> {
+    use rustix::mount::{MountPropagationFlags, mount_change};
+    mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(|error| {
+        match error {
+            rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => {
+                Failure::Unsupported(crate::host::NO_USER_NAMESPACES.to_owned())
+            }
+            other => Failure::Step(Step::Namespaces, io::Error::from(other).to_string()),
+        }
+    })
+}
+
+/// Each container costs us two descriptors and each sandbox three.
+fn raise_open_files() -> Rlimit {
+    let before = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum });
+    before
+}

@@ -1,0 +1,170 @@
+//! Starts the spawner, from the node.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::process::Signal;
+use rustix::thread::CapabilitySet;
+
+use super::channel::{self, Packet};
+use super::clone::{self, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
+use super::handle::Handle;
+use super::protocol::{Answer, Hello, Message};
+use super::{Options, scratch_directory};
+use crate::cgroup::Tree;
+use crate::sweep::{self, Lock, Record};
+use crate::Error;
+
+/// The socket's number in the spawner.
+pub(super) const SOCKET: i32 = 3;
+
+/// A spawner that is ready, before there is an event loop to talk to it. Dropping it ends it.
+pub struct Spawner {
+    pub(super) socket: OwnedFd,
+    pub(super) process: Child,
+    pub(super) lock: Lock,
+}
+
+/// The spawner's process; killed and reaped when dropped, if it has not been before.
+pub(super) struct Child {
+    pub(super) pidfd: OwnedFd,
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = clone::wait(self.pidfd.as_fd());
+    }
+}
+
+impl Spawner {
+    /// Removes what a killed predecessor left, then runs `program __spawner`, which must call [`super::main`].
+    ///
+    /// Call it from the main thread before other threads exist: when the calling thread ends, so does the spawner.
+    pub fn start(program: &Path, options: &Options) -> Result<Self, Error> {
+        check_node(&options.node)?;
+        let directory = prepare_directory(&options.directory)?;
+        let lock = sweep::lock(&directory)?;
+        sweep::sweep(&options.node, &directory)?;
+        let cgroups = Tree::open(&options.node).map_err(step("finding the cgroups"))?;
+        let mut record = Record::new(cgroups.clone()).map_err(step("recording the start"))?;
+        record.write(&directory).map_err(step("recording the start"))?;
+        let rootless = !has_privileges();
+        let (socket, theirs) = channel::pair().map_err(step("making a socket"))?;
+        let process = Child { pidfd: launch(program, theirs, rootless)? };
+        clone::host_pid(process.pidfd.as_fd())
+            .and_then(|pid| record.set_spawner(pid))
+            .and_then(|()| record.write(&directory))
+            .map_err(step("recording the spawner"))?;
+        let hello = Hello {
+            node: options.node.clone(),
+            directory,
+            rootless,
+            cgroups,
+            spare_sandboxes: options.spare_sandboxes,
+            die_at: options.die_at.clone(),
+        };
+        let packet = Packet::new(&hello, Vec::new()).map_err(step("greeting the spawner"))?;
+        packet.send(&socket).map_err(|_| Error::SpawnerGone)?;
+        let answer = channel::receive(&socket).map_err(step("waiting for the spawner"))?;
+        match answer.ok_or(Error::SpawnerGone)?.read().map_err(step("waiting for the spawner"))? {
+            Message::Answer { answer: Answer::Failed(failure), .. } => Err(failure.into()),
+            _ => Ok(Self { socket, process, lock }),
+        }
+    }
+
+    /// Begins to talk to it. Needs a tokio runtime.
+    pub fn into_handle(self) -> Result<Handle, Error> {
+        Handle::new(self)
+    }
+}
+
+fn step<E: std::fmt::Display>(step: &'static str) -> impl Fn(E) -> Error {
+    move |error| Error::Step { step, reason: error.to_string() }
+}
+
+/// It becomes a part of directory names.
+fn check_node(node: &str) -> Result<(), Error> {
+    let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    if node.is_empty() || node.len() > 63 || !node.bytes().all(allowed) {
+        return Err(Error::Invalid(format!(
+            "{node:?} cannot be the id of a node: use at most 63 lower-case letters, digits and dashes"
+        )));
+    }
+    Ok(())
+}
+
+fn prepare_directory(directory: &Path) -> Result<std::path::PathBuf, Error> {
+    let make = || {
+        for below in [scratch_directory(directory), directory.join("template")] {
+            std::fs::create_dir_all(below)?;
+        }
+        directory.canonicalize()
+    };
+    make().map_err(|error: io::Error| Error::Step {
+        step: "making the runtime's directory",
+        reason: format!("{}: {error}", directory.display()),
+    })
+}
+
+/// Root of the machine, or of a user namespace that somebody has made for us.
+pub(crate) fn has_privileges() -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Error> {
+    let path = CString::new(program.as_os_str().as_bytes())
+        .map_err(|_| Error::Invalid("the spawner's program has a zero byte in its name".to_owned()))?;
+    let arguments = [path.as_ptr(), c"__spawner".as_ptr(), std::ptr::null()];
+    let environment = [std::ptr::null()];
+    let maps = rootless.then(|| {
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        (format!("0 {uid} 1"), format!("0 {gid} 1"))
+    });
+    // It has no network at all: nothing that it starts can end up in the machine's by mistake. And without root, it could
+    // not come back from a Pod's to one that is not its own.
+    let flags = NEW_PID | NEW_MOUNT | NEW_SANDBOX | if rootless { NEW_USER } else { 0 };
+    clone::clone(flags, None, || {
+        // Other threads may exist in the parent, so nothing here allocates.
+        if let Some((uids, gids)) = &maps
+            && map_user(uids, gids).is_err()
+        {
+            return;
+        }
+        // SAFETY: plain system calls on this process; the strings and arrays were made before.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if socket.as_raw_fd() == SOCKET {
+                libc::fcntl(SOCKET, libc::F_SETFD, 0);
+            } else {
+                libc::dup2(socket.as_raw_fd(), SOCKET);
+            }
+            libc::syscall(libc::SYS_close_range, SOCKET + 1, u32::MAX, 0);
+            libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+        }
+    })
+    .map_err(|error| refused(&error, rootless))
+}
+
+fn map_user(uids: &str, gids: &str) -> rustix::io::Result<()> {
+    let write = |file: &CStr, text: &str| {
+        let file = openat(CWD, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::io::write(file, text.as_bytes()).map(drop)
+    };
+    write(c"/proc/self/setgroups", "deny")?;
+    write(c"/proc/self/uid_map", uids)?;
+    write(c"/proc/self/gid_map", gids)
+}
+
+fn refused(error: &io::Error, rootless: bool) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EINVAL) if rootless => {
+            Error::Unsupported(crate::host::NO_USER_NAMESPACES.to_owned())
+        }
+        _ => Error::Step { step: "starting the spawner", reason: error.to_string() },
+    }
+}
