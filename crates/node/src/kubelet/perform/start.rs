@@ -79,9 +79,7 @@ impl Start {
         let (container, message) = (self.spec.name.clone(), error.to_string());
         self.say(Severity::Warning, "Failed", format!("Error: {message}"));
         Outcome::Report(match error {
-            Error::Invalid(_) | Error::Unsupported(_) => {
-                Report::Unstartable { container, reason: "CreateContainerError", message }
-            }
+            Error::Unsupported(_) => Report::Unstartable { container, reason: "CreateContainerError", message },
             _ => Report::StartFailed { container, id, message },
         })
     }
