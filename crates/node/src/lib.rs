@@ -5,5 +5,6 @@ pub mod cache;
 pub mod controller;
 pub mod controllers;
 pub mod events;
+pub mod kubelet;
 pub mod network;
 pub mod queue;

@@ -244,8 +244,13 @@ impl Transfer<'_> {
                 store.install(&id, &configuration, arriving, &names, &report, &interrupted)
             })
         };
-        let fetching = futures_util::stream::iter(manifest.layers.iter().enumerate())
-            .map(|(at, layer)| self.blob(layer, work.path.join(format!("layer-{at}"))))
+        // Owned layers, or the compiler cannot see that the future may move between threads.
+        let layers: Vec<_> = manifest.layers.iter().cloned().enumerate().collect();
+        let fetching = futures_util::stream::iter(layers)
+            .map(|(at, layer)| {
+                let path = work.path.join(format!("layer-{at}"));
+                async move { self.blob(&layer, path).await }
+            })
             .buffered(TRANSFERS)
             .try_for_each(|fetched| async {
                 // A closed channel: unpacking failed, and says why below.
