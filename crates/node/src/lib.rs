@@ -6,4 +6,5 @@ pub mod controller;
 pub mod controllers;
 pub mod events;
 pub mod kubelet;
+pub mod network;
 pub mod queue;

@@ -4,6 +4,7 @@
 //! a [`spec`], in what file system by an [`image`], behind the one [`Runtime`] trait.
 
 pub mod image;
+pub mod netns;
 pub mod spec;
 
 use std::collections::BTreeMap;
@@ -51,7 +52,7 @@ pub struct Stdio {
 pub struct SandboxSockets {
     /// Listens in the sandbox; every outgoing TCP connection arrives here (`SO_ORIGINAL_DST` has its destination).
     pub outgoing: OwnedFd,
-    /// Receives the sandbox's DNS queries over UDP, bound to port 53 of the name server's address.
+    /// Receives the sandbox's DNS queries over UDP, to whatever address they were sent.
     pub dns: OwnedFd,
 }
 

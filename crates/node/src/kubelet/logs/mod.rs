@@ -41,14 +41,14 @@ struct Progress {
 /// All logs of a node. Cheap to clone.
 #[derive(Clone)]
 pub struct Logs {
-    root: Arc<Path>,
+    pods: Arc<Path>,
     live: Arc<Mutex<HashMap<Run, watch::Receiver<Progress>>>>,
 }
 
 impl Logs {
-    /// Logs under this directory, which is made when needed.
-    pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into().into(), live: Arc::default() }
+    /// Logs below this directory, in which each Pod has one of its own; they go when that is removed.
+    pub fn new(pods: impl Into<PathBuf>) -> Self {
+        Self { pods: pods.into().into(), live: Arc::default() }
     }
 
     /// Begins the log of a run: the ends of two pipes for the program's output and errors. The log ends when the
@@ -83,29 +83,6 @@ impl Logs {
         read::tail(&self.file(run), lines, bytes)
     }
 
-    /// Forgets the logs of a Pod.
-    pub fn remove_pod(&self, pod_uid: &str) -> io::Result<()> {
-        match std::fs::remove_dir_all(self.root.join(pod_uid)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    /// Forgets the logs of whatever Pods are not among these.
-    pub fn keep_only(&self, known: impl Fn(&str) -> bool) -> io::Result<()> {
-        let entries = match std::fs::read_dir(&self.root) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries?,
-        };
-        for entry in entries {
-            let name = entry?.file_name();
-            if let Some(uid) = name.to_str().filter(|uid| !known(uid)) {
-                self.remove_pod(uid)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Forgets the runs of a container before this one and the one before it.
     pub fn forget_before(&self, run: &Run) -> io::Result<()> {
         let Some(attempt) = run.attempt.checked_sub(2) else { return Ok(()) };
@@ -121,7 +98,7 @@ impl Logs {
 
     fn file(&self, run: &Run) -> PathBuf {
         // A uid and a container's name are file names: the API server lets nothing else pass.
-        self.root.join(&run.pod_uid).join(&run.container).join(format!("{}.log", run.attempt))
+        self.pods.join(&run.pod_uid).join("logs").join(&run.container).join(format!("{}.log", run.attempt))
     }
 
     fn progress(&self, run: &Run) -> Option<watch::Receiver<Progress>> {

@@ -8,7 +8,7 @@ fn run(attempt: u32) -> Run {
 
 fn logs() -> (tempfile::TempDir, Logs) {
     let directory = tempfile::tempdir().expect("a directory");
-    let logs = Logs::new(directory.path().join("logs"));
+    let logs = Logs::new(directory.path());
     (directory, logs)
 }
 
@@ -101,7 +101,7 @@ async fn a_log_is_bounded_and_a_follower_loses_nothing_that_it_keeps_up_with() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn logs_go_with_their_pod() {
+async fn the_run_before_is_kept() {
     let (_directory, logs) = logs();
     for attempt in 0..4 {
         drop(logs.begin(&run(attempt)).expect("a log"));
@@ -110,9 +110,4 @@ async fn logs_go_with_their_pod() {
     }
     let left = |logs: &Logs| (0..4).filter(|n| logs.file(&run(*n)).exists()).collect::<Vec<_>>();
     assert_eq!(left(&logs), [2, 3]);
-    logs.keep_only(|uid| uid == "uid").expect("kept");
-    assert_eq!(left(&logs), [2, 3]);
-    logs.keep_only(|_| false).expect("removed");
-    assert!(left(&logs).is_empty());
-    logs.remove_pod("uid").expect("again");
 }
