@@ -30,7 +30,7 @@ pub(super) enum Input {
 impl Terminal {
     pub(super) fn new(master: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&master, true)?;
-        Ok(Self(AsyncFd::new(master)?))
+        Ok(Self(AsyncFd::register(master)?))
     }
 
     /// Sends what appears on the terminal, until nobody has it open any more.
