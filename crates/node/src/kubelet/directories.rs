@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The directories of all Pods.
 #[derive(Debug, Clone)]
-pub struct Directories {
+pub(crate) struct Directories {
     pods: PathBuf,
 }
 
@@ -45,9 +45,9 @@ impl Directories {
         remove(&self.pod(uid)?.join("runs").join(id))
     }
 
-    /// The logs of one container, a file for each run.
-    pub fn logs(&self, uid: &str, container: &str) -> io::Result<PathBuf> {
-        made(self.pod(uid)?.join("logs").join(container))
+    /// Where each Pod has a directory, by its uid.
+    pub(super) fn pods(&self) -> &Path {
+        &self.pods
     }
 
     pub(super) fn remove(&self, uid: &str) -> io::Result<()> {

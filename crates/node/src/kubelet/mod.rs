@@ -13,7 +13,6 @@ mod living;
 pub mod logs;
 pub mod lookup;
 mod machine;
-mod output;
 mod perform;
 mod probe;
 mod registration;
@@ -43,9 +42,9 @@ pub use caches::Caches;
 pub use container::Allowed;
 pub use living::{Living, Run};
 pub use machine::Timing;
-pub use output::{Files, Output};
 
 use directories::Directories;
+use logs::Logs;
 use lookup::Lookup;
 use volumes::{Reference, Volumes};
 use worker::{Orders, Worker};
@@ -107,7 +106,7 @@ pub(crate) struct Parts {
     pub(crate) images: Store,
     pub(crate) volumes: Volumes,
     pub(crate) lookup: Arc<dyn Lookup>,
-    pub(crate) output: Arc<dyn Output>,
+    pub(crate) logs: Logs,
     pub(crate) living: Living,
     pub(crate) directories: Directories,
     /// Tells the runs of this process from those of others.
@@ -146,7 +145,7 @@ impl Kubelet {
         let (pods, config_maps, secrets) =
             (caches.pods.subscribe(), caches.config_maps.subscribe(), caches.secrets.subscribe());
         let parts = Parts {
-            output: Arc::new(Files::new(directories.clone())),
+            logs: Logs::new(directories.pods()),
             boot: format!("{:x}", jiff::Timestamp::now().as_millisecond()),
             living: Living::default(),
             writes: Semaphore::new(WRITES_AT_ONCE),
@@ -167,9 +166,14 @@ impl Kubelet {
         Ok(Self { parts: Arc::new(parts), pods, config_maps, secrets })
     }
 
-    /// The containers that run now, for whoever reads their logs or runs commands in them.
+    /// The containers that run now, for whoever runs commands in them.
     pub fn living(&self) -> Living {
         self.parts.living.clone()
+    }
+
+    /// What containers wrote.
+    pub fn logs(&self) -> Logs {
+        self.parts.logs.clone()
     }
 
     /// Runs Pods until told to stop; then ends their containers, without telling the API, and returns.

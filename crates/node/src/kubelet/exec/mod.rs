@@ -4,7 +4,6 @@ mod stream;
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_apiserver::hooks::{Exec, ExecFrame, ExecOptions, ExecSession};
@@ -93,11 +92,16 @@ async fn begin(run: Run, options: ExecOptions) -> Result<ExecSession, Status> {
         .await
         .map_err(|error| Status::internal(format!("error executing command in container: {error}")))?;
     let (session, near) = session();
-    let terminal = process.terminal.take().map(Terminal::new).transpose().map_err(Status::internal)?;
+    let opened = process.terminal.take().map(|master| {
+        let terminal = Terminal::new(master)?;
+        let screen = terminal.screen()?;
+        Ok::<_, std::io::Error>((terminal, screen))
+    });
+    let terminal = opened.transpose().map_err(Status::internal)?;
     let killer = Killer(process.pid);
     tokio::spawn(async move {
         match terminal {
-            Some(terminal) => in_terminal(Arc::new(terminal), process, near, options.stdin).await,
+            Some((terminal, screen)) => in_terminal(terminal, screen, process, near, options.stdin).await,
             None => in_pipes(pipes, process, near).await,
         }
         drop(killer);
@@ -143,10 +147,16 @@ async fn in_pipes(pipes: Pipes, process: Process, near: Near) {
     conclude(process, both, inward, output).await;
 }
 
-async fn in_terminal(terminal: Arc<Terminal>, process: Process, near: Near, stdin: bool) {
+async fn in_terminal(
+    terminal: Terminal,
+    screen: pipe::Receiver,
+    process: Process,
+    near: Near,
+    stdin: bool,
+) {
     let Near { input, output } = near;
-    let outward = terminal.forward(output.clone());
-    let inward = stream::feed(Some(Input::Terminal { terminal: terminal.clone(), keys: stdin }), input);
+    let outward = stream::forward(Some(screen), output.clone(), ExecFrame::Stdout);
+    let inward = stream::feed(Some(Input::Terminal { terminal, keys: stdin }), input);
     conclude(process, outward, inward, output).await;
 }
 
@@ -196,7 +206,7 @@ fn attach(run: &Run, logs: &Logs, log: &LogRun, options: &ExecOptions) -> Result
     let input = match (&run.terminal, &run.stdin) {
         (Some(terminal), _) => {
             let terminal = terminal.try_clone().and_then(Terminal::new).map_err(Status::internal)?;
-            Some(Input::Terminal { terminal: Arc::new(terminal), keys: options.stdin })
+            Some(Input::Terminal { terminal, keys: options.stdin })
         }
         (None, Some(stdin)) if options.stdin => {
             let stdin = stdin.try_clone().and_then(pipe::Sender::from_owned_fd).map_err(Status::internal)?;

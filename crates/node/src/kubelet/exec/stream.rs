@@ -2,12 +2,10 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use agentcube_apiserver::hooks::ExecFrame;
 use bytes::{Bytes, BytesMut};
 use rustix::termios::{Winsize, tcsetwinsize};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
@@ -17,55 +15,37 @@ const CHUNK: usize = 16 << 10;
 /// What a terminal takes for the end of input: Ctrl-D.
 const END_OF_TRANSMISSION: &[u8] = &[4];
 
-/// The master side of a terminal.
-pub(super) struct Terminal(AsyncFd<OwnedFd>);
+/// The master side of a terminal, to write to. To tokio it is a pipe: all that matters is that it can be polled.
+pub(super) struct Terminal {
+    keys: pipe::Sender,
+    size: OwnedFd,
+}
 
 /// Where a client's input goes.
 pub(super) enum Input {
     Pipe(pipe::Sender),
     /// Resizing needs no input; keys are passed on only if the client asked for it.
-    Terminal { terminal: Arc<Terminal>, keys: bool },
+    Terminal {
+        terminal: Terminal,
+        keys: bool,
+    },
 }
 
 impl Terminal {
     pub(super) fn new(master: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&master, true)?;
-        Ok(Self(AsyncFd::register(master)?))
+        let keys = pipe::Sender::from_owned_fd_unchecked(master.try_clone()?)?;
+        Ok(Self { keys, size: master })
     }
 
-    /// Sends what appears on the terminal, until nobody has it open any more.
-    pub(super) async fn forward(&self, output: mpsc::Sender<ExecFrame>) {
-        let mut buffer = vec![0; CHUNK];
-        loop {
-            let Ok(mut ready) = self.0.readable().await else { return };
-            let read = ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut buffer)?));
-            match read {
-                // EIO is how a terminal says that its other side is closed.
-                Ok(Ok(0) | Err(_)) => return,
-                Ok(Ok(count)) => {
-                    let data = Bytes::copy_from_slice(&buffer[..count]);
-                    if output.send(ExecFrame::Stdout(data)).await.is_err() {
-                        return;
-                    }
-                }
-                Err(_would_block) => {}
-            }
-        }
-    }
-
-    async fn write(&self, mut data: &[u8]) -> io::Result<()> {
-        while !data.is_empty() {
-            let mut ready = self.0.writable().await?;
-            if let Ok(written) = ready.try_io(|fd| Ok(rustix::io::write(fd.get_ref(), data)?)) {
-                data = &data[written?..];
-            }
-        }
-        Ok(())
+    /// What appears on the terminal, until nobody has it open any more: then reading fails.
+    pub(super) fn screen(&self) -> io::Result<pipe::Receiver> {
+        pipe::Receiver::from_owned_fd_unchecked(self.size.try_clone()?)
     }
 
     fn resize(&self, columns: u16, rows: u16) {
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        if let Err(error) = tcsetwinsize(self.0.get_ref(), size) {
+        if let Err(error) = tcsetwinsize(&self.size, size) {
             tracing::debug!(%error, "cannot resize a terminal");
         }
     }
@@ -97,9 +77,11 @@ pub(super) async fn feed(mut input: Option<Input>, mut frames: mpsc::Receiver<Ex
                 input = None;
                 Ok(())
             }
-            (Some(Input::Terminal { terminal, keys: true }), ExecFrame::Stdin(data)) => terminal.write(&data).await,
+            (Some(Input::Terminal { terminal, keys: true }), ExecFrame::Stdin(data)) => {
+                terminal.keys.write_all(&data).await
+            }
             (Some(Input::Terminal { terminal, keys: true }), ExecFrame::StdinClosed) => {
-                terminal.write(END_OF_TRANSMISSION).await
+                terminal.keys.write_all(END_OF_TRANSMISSION).await
             }
             (Some(Input::Terminal { terminal, .. }), ExecFrame::Resize { columns, rows }) => {
                 terminal.resize(columns, rows);
