@@ -62,8 +62,8 @@ pub(super) fn cordoned(pod: &Pod, node: &Node) -> bool {
     cordoned && !tolerated(pod, &no_schedule(UNSCHEDULABLE))
 }
 
-/// Whether a taint of the node keeps the Pod off. A node that does not say that it is ready counts as tainted: here is
-/// no other controller that would taint it.
+/// Whether a taint of the node keeps the Pod off. Whether the node is ready is asked of its condition: the taints that
+/// repeat it come and go later than it does.
 pub(super) fn repelled(pod: &Pod, node: &Node) -> bool {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -75,8 +75,8 @@ pub(super) fn repelled(pod: &Pod, node: &Node) -> bool {
     };
     taints
         .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
-        // Told by the flag, which has a reason of its own.
-        .filter(|taint| taint.key != UNSCHEDULABLE)
+        // The flag has a reason of its own.
+        .filter(|taint| ![UNSCHEDULABLE, NOT_READY, UNREACHABLE].contains(&taint.key.as_str()))
         .chain(&implied)
         .any(|taint| !tolerated(pod, taint))
 }
