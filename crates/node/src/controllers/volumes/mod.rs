@@ -76,7 +76,7 @@ impl Provisioner {
     pub async fn run(self, shutdown: CancellationToken) {
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = self.offer_default_class() => {}
+            () = self.begin() => {}
         }
         let caches = self.caches.clone();
         let (for_volumes, for_classes) = (caches.claims.clone(), caches.claims.clone());
@@ -120,6 +120,14 @@ impl Provisioner {
         }
     }
 
+    async fn begin(&self) {
+        self.caches.volumes.synced().await;
+        if let Err(error) = self.sweep() {
+            tracing::warn!("{} was not swept: {error}", self.directory.display());
+        }
+        self.offer_default_class().await;
+    }
+
     /// Makes the class `local`, if it is not there, and the default, if there is no other.
     async fn offer_default_class(&self) {
         let api: Api<StorageClass> = Api::all(self.client.clone());
@@ -147,7 +155,7 @@ impl Provisioner {
 
     /// Removes directories that a predecessor made for volumes it did not live to make. Only empty ones: what holds
     /// data may belong to a volume that was retained and then deleted.
-    pub fn sweep(&self) -> io::Result<()> {
+    fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
             let known =
