@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::Cache;
-use crate::controllers::{self, volumes};
+use crate::controllers::{self, start, volumes};
 use crate::events::Recorder;
 use crate::kubelet::exec::PodExec;
 use crate::kubelet::logs::PodLogs;
@@ -68,32 +68,58 @@ impl Node {
         let mut tasks = JoinSet::new();
         let caches = controllers::Caches::start(&client, &mut tasks, &shutdown);
         let name = options.kubelet.node_name.clone();
-        let recorder = |component: &str, host: Option<&str>| {
+        let recorder = |component: &'static str, host: Option<&str>| {
             Recorder::start(client.clone(), component, host.map(str::to_owned), shutdown.clone())
         };
 
         let sandboxes: Arc<dyn Sandboxes> = Arc::new(spawner.clone());
         let network = Network::new(options.network, sandboxes.clone());
         let (followed, until) = (network.clone(), shutdown.clone());
-        let for_network = caches.for_network();
+        let for_network = network::Caches {
+            pods: caches.pods.clone(),
+            namespaces: start(&client, &mut tasks, &shutdown),
+            services: caches.services.clone(),
+            slices: caches.endpoint_slices.clone(),
+            policies: start(&client, &mut tasks, &shutdown),
+        };
         tasks.spawn(async move { followed.follow(for_network, until).await });
 
         controllers::spawn(&client, &caches, &mut tasks, &shutdown);
-        let path = kubelet::volumes::claims_directory(&options.kubelet.data_dir);
-        let directory = std::fs::create_dir_all(&path).and_then(|()| path.canonicalize());
-        let directory = directory.map_err(|source| Error::Claims { path, source })?;
+        let for_volumes = volumes::Caches {
+            pods: caches.pods.clone(),
+            claims: caches.claims.clone(),
+            volumes: start(&client, &mut tasks, &shutdown),
+            classes: start(&client, &mut tasks, &shutdown),
+        };
+        let for_scheduler = scheduler::Caches {
+            pods: caches.pods.clone(),
+            nodes: caches.nodes.clone(),
+            claims: caches.claims.clone(),
+            volumes: for_volumes.volumes.clone(),
+            classes: for_volumes.classes.clone(),
+        };
+        let for_kubelet = kubelet::Caches {
+            pods: caches.pods.clone(),
+            config_maps: start(&client, &mut tasks, &shutdown),
+            secrets: start(&client, &mut tasks, &shutdown),
+            services: caches.services.clone(),
+            claims: caches.claims.clone(),
+            volumes: for_volumes.volumes.clone(),
+            runtime_classes: start(&client, &mut tasks, &shutdown),
+        };
+        let directory = claims_directory(&options.kubelet)?;
         let events = recorder("persistentvolume-controller", None);
         let provisioner =
-            volumes::Provisioner::new(client.clone(), caches.for_volumes(), events, name.clone(), directory);
+            volumes::Provisioner::new(client.clone(), for_volumes, events, name.clone(), directory);
         tasks.spawn(provisioner.run(shutdown.clone()));
         let events = recorder("default-scheduler", None);
-        let scheduler = Scheduler::new(client.clone(), caches.for_scheduler(), options.scheduler, events);
+        let scheduler = Scheduler::new(client.clone(), for_scheduler, options.scheduler, events);
         tasks.spawn(scheduler.run(shutdown.clone()));
 
         let kubelet = Kubelet::new(
             options.kubelet,
             client.clone(),
-            caches.for_kubelet(),
+            for_kubelet,
             recorder("kubelet", Some(&name)),
             handlers,
             sandboxes,
@@ -149,4 +175,10 @@ impl Node {
 fn is_ready(node: &k8s_openapi::api::core::v1::Node) -> bool {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn claims_directory(options: &kubelet::Options) -> Result<PathBuf, Error> {
+    let path = options.volumes().claims();
+    let directory = std::fs::create_dir_all(&path).and_then(|()| path.canonicalize());
+    directory.map_err(|source| Error::Claims { path, source })
 }

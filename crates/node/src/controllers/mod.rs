@@ -7,6 +7,7 @@ pub mod ownership;
 pub mod pods;
 pub mod replicasets;
 pub mod services;
+pub mod volumes;
 
 use std::fmt;
 
@@ -58,7 +59,8 @@ impl Caches {
     }
 }
 
-fn start<K: Object>(client: &Client, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) -> Cache<K> {
+/// A cache, and the task that keeps it current.
+pub(crate) fn start<K: Object>(client: &Client, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) -> Cache<K> {
     let cache = Cache::new(client.clone(), watcher::Config::default());
     tasks.spawn(cache.clone().run(shutdown.clone()));
     cache

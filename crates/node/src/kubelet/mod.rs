@@ -87,6 +87,13 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Where volumes are, and which directories of the host may be one.
+    pub fn volumes(&self) -> volumes::Options {
+        volumes::Options { directory: self.data_dir.join("volumes"), host_paths: self.host_paths.clone() }
+    }
+}
+
 /// Why a kubelet could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -139,8 +146,8 @@ impl Kubelet {
         let at = |path: PathBuf| move |source| Error::Directory { path, source };
         let directories = Directories::new(&options.data_dir).map_err(at(options.data_dir.clone()))?;
         let lookup: Arc<dyn Lookup> = Arc::new(caches::View::new(caches.clone(), registration::allocatable(&options)));
-        let directory = options.data_dir.join("volumes");
-        let for_volumes = volumes::Options { directory: directory.clone(), host_paths: options.host_paths.clone() };
+        let for_volumes = options.volumes();
+        let directory = for_volumes.directory.clone();
         let volumes = Volumes::new(for_volumes, lookup.clone()).map_err(at(directory))?;
         let (pods, config_maps, secrets) =
             (caches.pods.subscribe(), caches.config_maps.subscribe(), caches.secrets.subscribe());
