@@ -37,6 +37,10 @@ use crate::exit::Outcome;
 
 /// Synchronous on purpose: `up` starts processes while there is one thread, and only then a runtime.
 fn main() -> ExitCode {
+    // Before anything else: the spawner is to be small.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == "__spawner") {
+        return agentcube_runtime::spawner::main();
+    }
     let cli = Cli::parse();
     let environment = Environment::read();
     let outcome = match start_log(&cli, &environment) {

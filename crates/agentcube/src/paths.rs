@@ -37,6 +37,16 @@ impl DataDir {
         self.0.join("apiserver")
     }
 
+    /// Pods' directories, volumes and logs.
+    pub(crate) fn node(&self) -> PathBuf {
+        self.0.join("node")
+    }
+
+    /// What the spawner keeps between two runs.
+    pub(crate) fn runtime(&self) -> PathBuf {
+        self.0.join("runtime")
+    }
+
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.0.join("kubeconfig")
     }

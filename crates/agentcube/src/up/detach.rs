@@ -27,6 +27,12 @@ pub(super) fn run(arguments: &Arguments, data: &DataDir, _: &Environment) -> any
     if arguments.memory {
         command.arg("--memory");
     }
+    for directory in &arguments.host_image_dir {
+        command.arg("--host-image-dir").arg(directory);
+    }
+    if arguments.no_egress {
+        command.arg("--no-egress");
+    }
     if arguments.merge_kubeconfig {
         command.arg("--merge-kubeconfig");
     }

@@ -11,7 +11,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use agentcube_node::network::Egress;
+use agentcube_runtime::spawner::Spawner;
+use anyhow::{Context, bail};
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -43,6 +45,12 @@ pub(crate) struct Arguments {
     /// Where the API listens; port 0 is the port of the last run, or a free one
     #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))]
     listen: SocketAddr,
+    /// Show this directory, read-only, to containers of the image `host`; may be given several times
+    #[arg(long, value_name = "DIR")]
+    host_image_dir: Vec<PathBuf>,
+    /// Pods reach each other and Services, but nothing outside
+    #[arg(long)]
+    no_egress: bool,
     /// Run in the background; returns when it is ready
     #[arg(long)]
     detach: bool,
@@ -72,21 +80,23 @@ pub(crate) fn run(arguments: Arguments, environment: &Environment) -> anyhow::Re
         rustix::process::setsid().context("cannot leave the terminal's session")?;
     }
     let lock = Lock::take(&data)?;
-    // There is one thread until here: what must be forked off before others start has its place above this line.
+    // While there is one thread: what it starts ends with the thread that started it, and must not inherit others.
+    let spawner = cluster::start_spawner(&data)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.enable_all().build().context("cannot start a runtime")?;
-    runtime.block_on(serve(&arguments, &data, lock, environment))
+    runtime.block_on(serve(&arguments, &data, lock, spawner, environment))
 }
 
 async fn serve(
     arguments: &Arguments,
     data: &DataDir,
     lock: Lock,
+    spawner: Spawner,
     environment: &Environment,
 ) -> anyhow::Result<Outcome> {
     let mut signals = Signals::listen()?;
     let began = Instant::now();
-    let starting = start(arguments, data);
+    let starting = start(arguments, data, spawner);
     let cluster = tokio::select! {
         cluster = starting => cluster?,
         () = signals.stop() => return Ok(Outcome::Done),
@@ -105,9 +115,12 @@ async fn serve(
     if arguments.background {
         detach::let_go()?;
     }
-    signals.stop().await;
+    let failed = tokio::select! {
+        () = signals.stop() => false,
+        () = cluster.failed() => true,
+    };
     lock.announce(Phase::Stopping, Some(cluster.address()))?;
-    if !arguments.background {
+    if !arguments.background && !failed {
         say("stopping; Ctrl-C again stops at once");
     }
     tokio::select! {
@@ -119,17 +132,23 @@ async fn serve(
         () = signals.stop() => {}
     }
     lock.release();
+    if failed {
+        bail!("the process that runs Pods has ended, and with it all Pods; start `agentcube up` again");
+    }
     Ok(Outcome::Done)
 }
 
 /// Starts on the address of the last run if that can be had.
-async fn start(arguments: &Arguments, data: &DataDir) -> anyhow::Result<Cluster> {
-    let storage = (!arguments.memory).then(|| data.apiserver());
+async fn start(arguments: &Arguments, data: &DataDir, spawner: Spawner) -> anyhow::Result<Cluster> {
     let remembered = remembered_address(&data.address(), arguments.listen);
-    let cluster = match remembered {
-        Some(address) if can_listen(address) => Cluster::start(storage, address).await?,
-        _ => Cluster::start(storage, arguments.listen).await?,
+    let options = cluster::Options {
+        data,
+        memory: arguments.memory,
+        listen: remembered.filter(|address| can_listen(*address)).unwrap_or(arguments.listen),
+        host_directories: arguments.host_image_dir.clone(),
+        egress: if arguments.no_egress { Egress::Closed } else { Egress::Open },
     };
+    let cluster = Cluster::start(options, spawner).await?;
     let path = data.address();
     write_private(&path, cluster.address().to_string().as_bytes())
         .with_context(|| format!("cannot write {}", path.display()))?;

@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use agentcube_runtime::image::Store;
+use agentcube_runtime::spec::Mount;
 use agentcube_runtime::{Handlers, Sandboxes};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::Client;
@@ -69,6 +70,8 @@ pub struct Options {
     pub allowed: Allowed,
     /// Directories of the host that Pods may mount.
     pub host_paths: Vec<PathBuf>,
+    /// Mounted into every container of the image `host`.
+    pub host_mounts: Vec<Mount>,
     pub timing: Timing,
 }
 
@@ -82,6 +85,7 @@ impl Options {
             most_pods: 500,
             allowed: Allowed::default(),
             host_paths: Vec::new(),
+            host_mounts: Vec::new(),
             timing: Timing::default(),
         }
     }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use agentcube_runtime::spec::{ContainerId, ContainerSpec, SandboxId};
+use agentcube_runtime::spec::{ContainerId, ContainerSpec, Root, SandboxId};
 use agentcube_runtime::{Error, Stdio};
 use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP};
 use tokio::net::unix::pipe;
@@ -111,7 +111,10 @@ impl Start {
         let pod = self.pod_with_addresses();
         let env = environment::resolve(&pod, &self.spec, self.parts.lookup.as_ref())
             .map_err(|error| config(error.to_string()))?;
-        let volumes = self.prepared.mounts(&self.spec, &env).map_err(|error| config(error.to_string()))?;
+        let mut volumes = self.prepared.mounts(&self.spec, &env).map_err(|error| config(error.to_string()))?;
+        if let Root::Host { .. } = self.image.image.root {
+            volumes.extend(self.parts.options.host_mounts.iter().cloned());
+        }
         let disk = |error: io::Error| create(format!("cannot prepare its directory: {error}"));
         let directory = self.parts.directories.run(&uid, &self.id()).map_err(disk)?;
         let message = termination_message(&directory);
