@@ -7,6 +7,7 @@ mod archive;
 mod credentials;
 mod decode;
 mod digest;
+mod disk;
 mod manifest;
 mod reference;
 mod registry;

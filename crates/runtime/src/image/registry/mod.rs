@@ -20,9 +20,10 @@ pub(super) use client::Registry;
 use client::{SILENCE, Session};
 
 use super::digest::{Digest, Hasher};
+use super::disk::{Work, at};
 use super::manifest::{self, ACCEPTED, Configuration, Descriptor, Document, Manifest, Platform};
 use super::reference::Reference;
-use super::store::{Options, Store, Work, at, in_registry};
+use super::store::{Options, Store, in_registry};
 use super::{Credentials, Error as ImageError, Image, Progress, Report, unpack};
 
 /// Blobs on their way at once.
@@ -232,7 +233,7 @@ impl Transfer<'_> {
             let what = "its layers exceed the limit".to_owned();
             return Err(unpack::Error::TooLarge { what }.into());
         }
-        let work = Arc::new(store.work()?);
+        let work = Arc::new(store.disk().work()?);
         let stop = Stop(Arc::default());
         let (sender, receiver) = tokio::sync::mpsc::channel(TRANSFERS);
         let unpacking = {
