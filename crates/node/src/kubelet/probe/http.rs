@@ -127,11 +127,14 @@ where
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         Ok(read(response).await)
     };
-    tokio::pin!(connection);
+    tokio::pin!(asking, connection);
     tokio::select! {
-        biased;
-        answer = asking => answer,
-        ended = &mut connection => Err(ended.err().map_or("EOF".to_owned(), |error| error.to_string())),
+        answer = &mut asking => answer,
+        ended = &mut connection => match ended {
+            // What it brought before its end has been handed over, if it brought anything.
+            Ok(()) => asking.await,
+            Err(error) => Err(error.to_string()),
+        },
     }
 }
 
