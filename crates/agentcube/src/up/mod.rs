@@ -61,11 +61,15 @@ impl Arguments {
 }
 
 /// Runs until told to stop.
-pub(crate) fn run(arguments: Arguments, environment: &Environment) -> anyhow::Result<Outcome> {
+pub(crate) fn run(
+    arguments: Arguments,
+    log_filter: &str,
+    environment: &Environment,
+) -> anyhow::Result<Outcome> {
     let data = arguments.data_dir(environment);
     data.create().with_context(|| format!("cannot make the data directory {}", data.path().display()))?;
     if arguments.detach {
-        return detach::run(&arguments, &data, environment);
+        return detach::run(&arguments, log_filter, &data);
     }
     if arguments.background {
         // The terminal that started it may close; its signals must not reach us.
@@ -75,13 +79,17 @@ pub(crate) fn run(arguments: Arguments, environment: &Environment) -> anyhow::Re
     // There is one thread until here: what must be forked off before others start has its place above this line.
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.enable_all().build().context("cannot start a runtime")?;
-    runtime.block_on(serve(&arguments, &data, lock, environment))
+    let outcome = runtime.block_on(serve(&arguments, &data, &lock, environment));
+    // Whatever has not stopped by now is not waited for.
+    runtime.shutdown_background();
+    lock.release();
+    outcome
 }
 
 async fn serve(
     arguments: &Arguments,
     data: &DataDir,
-    lock: Lock,
+    lock: &Lock,
     environment: &Environment,
 ) -> anyhow::Result<Outcome> {
     let mut signals = Signals::listen()?;
@@ -110,15 +118,14 @@ async fn serve(
     if !arguments.background {
         say("stopping; Ctrl-C again stops at once");
     }
-    tokio::select! {
-        stopped = tokio::time::timeout(DRAIN_LIMIT, cluster.stop()) => {
-            if stopped.is_err() {
-                tracing::warn!("not everything stopped within {} s", DRAIN_LIMIT.as_secs());
-            }
-        }
-        () = signals.stop() => {}
+    let stopped = tokio::select! {
+        stopped = tokio::time::timeout(DRAIN_LIMIT, cluster.stop()) => stopped.is_ok(),
+        () = signals.stop() => false,
+    };
+    if !stopped {
+        say("stopped before everything came to its end");
+        return Ok(Outcome::Failed);
     }
-    lock.release();
     Ok(Outcome::Done)
 }
 
