@@ -1,111 +1,105 @@
-//! `cargo demo`: builds AgentCube, starts it on a free loopback port, applies the definitions and an example,
-//! shows them, and leaves it running.
+//! `cargo demo`: builds AgentCube, starts it in the background, deploys a small agent, talks to it in two sessions,
+//! shows what happened, and leaves it running. Everything goes through the program itself, as a user would do it.
 
-use std::fs::File;
-use std::net::{Ipv4Addr, TcpListener};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::process::{cargo, find_program, quietly, succeeds};
-use crate::{Settings, setup};
+use crate::Settings;
+use crate::process::{cargo, succeeds};
 
-/// What the demonstration shows.
-const EXAMPLES: [&str; 3] = [
-    "examples/tasks/customer-support.yaml",
-    "examples/gateways/default.yaml",
-    "examples/sandboxes/pool.yaml",
+const AGENT: &str = "examples/agents/hello.yaml";
+/// Where Pods of the image `host` find the program.
+const PROGRAM_IN_PODS: &str = "/.agentcube/agentcube";
+/// Who says what to which instance. Each session has an instance of its own, and is remembered there.
+const CONVERSATION: [(&str, &str, &str); 4] = [
+    ("hello-0", "ada", "I am Ada"),
+    ("hello-1", "bob", "My name is Bob"),
+    ("hello-0", "ada", "Who am I?"),
+    ("hello-1", "bob", "And I?"),
 ];
-const READY_LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs the demonstration.
 pub(crate) fn run(settings: &Settings) -> Result<()> {
     eprintln!("building AgentCube (a few minutes the first time)");
     let built = succeeds(cargo(&settings.root).args(["build", "--quiet", "--release", "-p", "agentcube"]))?;
     ensure!(built, "agentcube does not build");
-    let directory = settings.state.join("demo");
-    stop_previous(&directory);
-    std::fs::create_dir_all(&directory)?;
-    let started = Instant::now();
-    let (mut server, address) = start(settings, &directory)?;
-    let kubeconfig = directory.join("kubeconfig");
-    wait_ready(&mut server, &directory, address)?;
-    println!("the API server answers at https://{address} after {} ms", started.elapsed().as_millis());
-    std::fs::write(directory.join("pid"), server.id().to_string())?;
-    show(settings, &kubeconfig)?;
-    println!();
-    println!("kubeconfig: {}", kubeconfig.display());
-    println!("address:    https://{address}");
-    println!("stop it:    kill {}", server.id());
+    let stage = Stage {
+        program: settings.root.join("target/release/agentcube"),
+        root: &settings.root,
+        data: settings.state.with_file_name("agentcube-demo"),
+    };
+    stage.clear()?;
+    stage.say(&["up", "--detach", "--data-dir", &stage.data.display().to_string()])?;
+    stage.ask(&["apply", "-f", AGENT, "--wait", "--timeout", "60"])?;
+    stage.ask(&["get", "pods,services"])?;
+    for (pod, session, message) in CONVERSATION {
+        let command = [PROGRAM_IN_PODS, "sample-agent", "--session", session, "--ask", message];
+        stage.ask(&[&["exec", pod, "--"], command.as_slice()].concat())?;
+    }
+    stage.ask(&["get", "events"])?;
+    stage.farewell();
     Ok(())
 }
 
-/// A demonstration that still runs is replaced, so that repeating the command leaves only one.
-fn stop_previous(directory: &Path) {
-    let Ok(pid) = std::fs::read_to_string(directory.join("pid")) else { return };
-    let command = std::fs::read(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
-    if String::from_utf8_lossy(&command).contains("agentcube") {
-        let _ = Command::new("kill").arg(pid.trim()).status();
+struct Stage<'a> {
+    program: PathBuf,
+    root: &'a Path,
+    data: PathBuf,
+}
+
+impl Stage<'_> {
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.current_dir(self.root).args(args);
+        command
     }
-    let _ = std::fs::remove_dir_all(directory);
-}
 
-fn start(settings: &Settings, directory: &Path) -> Result<(Child, std::net::SocketAddr)> {
-    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-    let log = File::create(directory.join("log"))?;
-    let child = Command::new(settings.root.join("target/release/agentcube"))
-        .arg("apiserver")
-        .arg("--data-dir")
-        .arg(directory.join("data"))
-        .args(["--listen", &address.to_string()])
-        .arg("--kubeconfig")
-        .arg(directory.join("kubeconfig"))
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .context("agentcube does not start")?;
-    Ok((child, address))
-}
-
-fn wait_ready(server: &mut Child, directory: &Path, address: std::net::SocketAddr) -> Result<()> {
-    let deadline = Instant::now() + READY_LIMIT;
-    loop {
-        let listening = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(100)).is_ok();
-        if listening && directory.join("kubeconfig").is_file() {
-            return Ok(());
+    /// A demonstration that still runs is replaced, so that repeating the command leaves only one.
+    fn clear(&self) -> Result<()> {
+        let stopped = self.command(&["down", "--data-dir"]).arg(&self.data).output()?;
+        let code = stopped.status.code();
+        // 3: it did not run.
+        ensure!(matches!(code, Some(0 | 3)), "{}", String::from_utf8_lossy(&stopped.stderr));
+        match std::fs::remove_dir_all(&self.data) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", self.data.display()))
+            }
+            _ => Ok(()),
         }
-        let log = || std::fs::read_to_string(directory.join("log")).unwrap_or_default();
-        if let Some(status) = server.try_wait()? {
-            bail!("agentcube ended ({status}):\n{}", log());
-        }
-        ensure!(Instant::now() < deadline, "agentcube does not answer at {address}:\n{}", log());
-        std::thread::sleep(Duration::from_millis(5));
+    }
+
+    /// Runs a command that shows itself and its output.
+    fn say(&self, args: &[&str]) -> Result<()> {
+        println!("\n$ agentcube {}", shown(args));
+        ensure!(succeeds(&mut self.command(args))?, "agentcube {} failed", args[0]);
+        Ok(())
+    }
+
+    /// The same, of the cluster on stage.
+    fn ask(&self, args: &[&str]) -> Result<()> {
+        println!("\n$ agentcube {}", shown(args));
+        let kubeconfig = self.data.join("kubeconfig");
+        ensure!(succeeds(self.command(args).env("KUBECONFIG", kubeconfig))?, "agentcube {} failed", args[0]);
+        Ok(())
+    }
+
+    fn farewell(&self) {
+        let kubeconfig = self.data.join("kubeconfig");
+        let program = self.program.display();
+        println!("\nIt is left running. To go on:");
+        println!("    export KUBECONFIG={}", kubeconfig.display());
+        println!("    {program} get pods");
+        println!("    {program} logs hello-0 -f");
+        println!("    {program} exec -it hello-0 -- sh");
+        println!("To stop it:");
+        println!("    {program} down --data-dir {}", self.data.display());
     }
 }
 
-fn show(settings: &Settings, kubeconfig: &Path) -> Result<()> {
-    let Some(kubectl) = find_program(&settings.path, "kubectl").or_else(|| setup::kubectl(settings)) else {
-        println!("(no kubectl on this machine: `cargo xtask setup` builds one; then try");
-        println!("    kubectl --kubeconfig {} apply -f deploy/crds -f examples)", kubeconfig.display());
-        return Ok(());
-    };
-    let run = |args: &[&str]| -> Result<String> {
-        println!("\n$ kubectl {}", args.join(" "));
-        let mut command = Command::new(&kubectl);
-        command.current_dir(&settings.root).arg("--kubeconfig").arg(kubeconfig).args(args);
-        let output = quietly(&mut command)?;
-        print!("{output}");
-        Ok(output)
-    };
-    run(&["apply", "--server-side", "-f", "deploy/crds"])?;
-    run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=20s"])?;
-    for example in EXAMPLES {
-        run(&["apply", "-f", example])?;
-    }
-    run(&["get", "tasks,taskgateways"])?;
-    run(&["get", "sandboxpools"])?;
-    Ok(())
+/// Arguments as one would type them.
+fn shown(args: &[&str]) -> String {
+    let word = |word: &&str| if word.contains(' ') { format!("'{word}'") } else { (*word).to_owned() };
+    args.iter().map(word).collect::<Vec<_>>().join(" ")
 }

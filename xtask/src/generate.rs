@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::process::{cargo, succeeds};
+use crate::process::{cargo, quietly, succeeds};
 use crate::{Settings, setup};
 
 /// Regenerates all, or says whether anything would change.
@@ -18,6 +18,10 @@ pub(crate) fn run(settings: &Settings, check: bool) -> Result<bool> {
         }
     }
     let mut well = generated(settings, "definitions", check)?;
+    well &= command_line(settings, check)?;
+    if !check {
+        well &= sessions(settings)?;
+    }
     if real.is_ok() {
         well &= generated(settings, "schemas", check)?;
         if !check {
@@ -43,6 +47,29 @@ fn generated(settings: &Settings, what: &str, check: bool) -> Result<bool> {
     let mut command = cargo(&settings.root);
     command.args(program).env("AGENTCUBE_CACHE", &settings.cache);
     succeeds(if check { command.arg("--check") } else { &mut command })
+}
+
+/// The reference of the command line, as the program prints it.
+fn command_line(settings: &Settings, check: bool) -> Result<bool> {
+    let program = ["run", "--quiet", "-p", "agentcube", "--", "__reference"];
+    let text = quietly(cargo(&settings.root).args(program))?;
+    let path = settings.root.join("docs/CLI.md");
+    if std::fs::read_to_string(&path).unwrap_or_default() == text {
+        return Ok(true);
+    }
+    if check {
+        eprintln!("    {} is not what would be generated", path.display());
+        return Ok(false);
+    }
+    std::fs::write(&path, text)?;
+    eprintln!("    {} written", path.display());
+    Ok(true)
+}
+
+/// What commands print, committed as sessions.
+fn sessions(settings: &Settings) -> Result<bool> {
+    let args = ["test", "--quiet", "-p", "agentcube", "--test", "cli", "sessions"];
+    succeeds(cargo(&settings.root).args(args).env("AGENTCUBE_RECORD", "1"))
 }
 
 /// The transcripts are checked by their suites, which run them on the real server anyway.

@@ -34,13 +34,6 @@ fn programs() -> Vec<Program> {
     ]
 }
 
-/// Where `kubectl` is, if set-up has run.
-pub(crate) fn kubectl(settings: &Settings) -> Option<PathBuf> {
-    let cached = settings.cache.join(format!("kubernetes-{KUBERNETES}/kubectl"));
-    let own = settings.assets.as_ref().map(|assets| assets.join("kubectl"));
-    own.into_iter().chain([cached]).find(|path| path.is_file())
-}
-
 /// Makes sure that every program is there.
 pub(crate) fn run(settings: &Settings) -> Result<()> {
     if let Some(assets) = &settings.assets {

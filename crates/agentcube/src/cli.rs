@@ -8,6 +8,11 @@ use crate::{
     version,
 };
 
+/// Clients of ours say themselves what goes wrong.
+pub(crate) const DEFAULT_LOG: &str = "warn,kube_client=off";
+/// A process in the background has a log to fill.
+pub(crate) const BACKGROUND_LOG: &str = "info,kube_client=off";
+
 #[derive(Parser)]
 #[command(
     name = "agentcube",
@@ -20,7 +25,13 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
     /// What to log: a level, or levels per module
-    #[arg(long, global = true, env = "AGENTCUBE_LOG", hide_env_values = true, default_value = "warn")]
+    #[arg(
+        long,
+        global = true,
+        env = "AGENTCUBE_LOG",
+        hide_env_values = true,
+        default_value = DEFAULT_LOG
+    )]
     pub(crate) log: String,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     ignore_not_found: bool,
     /// Wait until they are gone
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     wait: bool,
     /// How long to wait, in seconds
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let environment = Environment::read();
     let outcome = match start_log(&cli, &environment) {
-        Ok(()) => run(cli.command, &environment),
+        Ok(()) => run(cli, &environment),
         Err(error) => Err(error),
     };
     exit::report(outcome)
@@ -64,9 +64,9 @@ fn start_log(cli: &Cli, environment: &Environment) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run(command: Command, environment: &Environment) -> anyhow::Result<Outcome> {
-    match command {
-        Command::Up(arguments) => up::run(arguments, environment),
+fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
+    match cli.command {
+        Command::Up(arguments) => up::run(arguments, &cli.log, environment),
         Command::Down(arguments) => small(down::run(arguments, environment)),
         Command::Status(arguments) => small(status::run(arguments, environment)),
         Command::Apply(arguments) => small(apply::run(arguments, environment)),
@@ -88,7 +88,7 @@ fn run(command: Command, environment: &Environment) -> anyhow::Result<Outcome> {
             output::write(&script)?;
             Ok(Outcome::Done)
         }
-        Command::SampleAgent(arguments) => large(sample_agent::run(arguments, environment)),
+        Command::SampleAgent(arguments) => large(sample_agent::run(arguments)),
         Command::Reference => {
             output::write(reference::render(&Cli::command()).as_bytes())?;
             Ok(Outcome::Done)

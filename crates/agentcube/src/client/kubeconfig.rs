@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use kube::config::Kubeconfig;
 
 use crate::environment::Environment;
@@ -36,7 +36,12 @@ pub(crate) fn resolve(named: Option<&Path>, environment: &Environment) -> anyhow
 }
 
 pub(crate) fn read_file(path: &Path) -> anyhow::Result<Kubeconfig> {
-    Kubeconfig::read_from(path).with_context(|| format!("cannot use the kubeconfig {}", path.display()))
+    if !path.exists() {
+        return Err(Absent(format!("there is no kubeconfig {}", path.display())).into());
+    }
+    // Its errors say their causes themselves.
+    Kubeconfig::read_from(path)
+        .map_err(|error| anyhow!("cannot use the kubeconfig {}: {error}", path.display()))
 }
 
 /// All files of the list that exist, earlier ones first in rank.

@@ -11,6 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 
 use super::error::{Error, Refusal, innermost};
+use crate::exit::Usage;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a server may take for an answer that is not a stream.
@@ -29,6 +30,16 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn connect(kubeconfig: Kubeconfig, context: Option<String>) -> anyhow::Result<Self> {
+        if let Some(context) = &context
+            && !kubeconfig.contexts.iter().any(|known| known.name == *context)
+        {
+            let known: Vec<&str> = kubeconfig.contexts.iter().map(|known| known.name.as_str()).collect();
+            return Err(Usage(format!(
+                "the kubeconfig has no context {context:?}, only: {}",
+                known.join(", ")
+            ))
+            .into());
+        }
         let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
         let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
             .await

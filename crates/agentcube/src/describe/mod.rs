@@ -105,7 +105,7 @@ fn render(kind: &Kind, object: &Value, events: &[Value], paint: Paint) -> String
                 pod::SHOWN_APART.iter().for_each(|key| drop(status.remove(*key)));
             }
         }
-        if secret && (key == "data" || key == "stringData") {
+        if secret && key == "data" {
             value = sizes(&value);
         }
         let empty = value.is_null() || value.as_object().is_some_and(|map| map.is_empty());
@@ -125,8 +125,10 @@ fn capital(word: &str) -> String {
 /// What is secret stays so; its size is told.
 fn sizes(data: &Value) -> Value {
     let size = |(key, value): (&String, &Value)| {
-        let length = value.as_str().map_or(0, str::len);
-        (key.clone(), Value::from(format!("{} bytes", length / 4 * 3)))
+        let text = value.as_str().unwrap_or_default();
+        // Four characters of base64 stand for three bytes, less one for each sign of padding.
+        let length = text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count().min(2);
+        (key.clone(), Value::from(format!("{length} bytes")))
     };
     data.as_object().into_iter().flatten().map(size).collect()
 }

@@ -87,7 +87,7 @@ async fn pod(target: &str, server: &Server) -> anyhow::Result<String> {
     let Some((kind, name)) = target.split_once('/') else { return Ok(target.to_owned()) };
     let discovery = Discovery::fetch(server).await?;
     let kind = discovery.find(kind)?;
-    if *kind == Kind::pods() || (kind.group.is_empty() && kind.kind == "Pod") {
+    if kind.group.is_empty() && kind.kind == "Pod" {
         return Ok(name.to_owned());
     }
     let object = server.get(&kind.path(Some(&server.namespace), Some(name))).await?;

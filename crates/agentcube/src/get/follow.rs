@@ -108,14 +108,16 @@ impl Screen<'_> {
     }
 
     fn event(&mut self, object: &Value) -> anyhow::Result<()> {
+        let mut object = object.clone();
+        self.arguments.trim(&mut object);
         match self.arguments.output {
-            Some(Format::Json) => Machine::Json.print(object)?,
+            Some(Format::Json) => Machine::Json.print(&object)?,
             Some(Format::Yaml) => {
                 // Documents of a stream begin with a mark of their own.
-                let text = format!("---\n{}", Machine::Yaml.render(object));
+                let text = format!("---\n{}", Machine::Yaml.render(&object));
                 output::write(text.as_bytes())?;
             }
-            _ => self.show(object)?,
+            _ => self.show(&object)?,
         }
         Ok(())
     }

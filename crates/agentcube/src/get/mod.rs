@@ -58,6 +58,9 @@ pub(crate) struct Arguments {
     /// All namespaces
     #[arg(short = 'A', long)]
     all_namespaces: bool,
+    /// Show who manages which fields, with -o json or yaml
+    #[arg(long)]
+    show_managed_fields: bool,
     /// Print no header
     #[arg(long)]
     no_headers: bool,
@@ -125,6 +128,15 @@ impl Arguments {
         (!self.all_namespaces).then_some(server.namespace.as_str())
     }
 
+    /// Takes away what few want to see.
+    fn trim(&self, object: &mut Value) {
+        if !self.show_managed_fields
+            && let Some(metadata) = object["metadata"].as_object_mut()
+        {
+            metadata.remove("managedFields");
+        }
+    }
+
     fn selectors(&self) -> [(&str, Option<&str>); 2] {
         [("labelSelector", self.selector.as_deref()), ("fieldSelector", self.field_selector.as_deref())]
     }
@@ -187,6 +199,7 @@ async fn machine(
             Err(error) => missing.note(error, target.name.is_some())?,
         }
     }
+    items.iter_mut().for_each(|item| arguments.trim(item));
     match (targets, items.as_slice()) {
         ([Target { name: Some(_), .. }], [object]) => machine.print(object)?,
         ([Target { name: Some(_), .. }], []) => {}

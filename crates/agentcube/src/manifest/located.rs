@@ -15,22 +15,52 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// The line of a field like `spec.containers[0].image`, or of the nearest one around it that is there.
-    pub(super) fn line_of(&self, field: &str) -> u64 {
-        self.inside(field).line
+    /// The line of a field of `value`, or of the nearest one around it that is there. Fields are written as servers
+    /// write them: `spec.containers[0].image`, or `.spec.containers[name="c"].image`.
+    pub(super) fn line_of(&self, field: &str, value: &Value) -> u64 {
+        let (mut place, mut value) = (self, value);
+        for segment in segments(field) {
+            let key = match segment.split_once('=') {
+                Some((key, wanted)) => chosen(value, key, wanted.trim_matches('"')),
+                None => Some(segment.to_owned()),
+            };
+            let Some((key, inner)) = key.and_then(|key| Some((key.clone(), place.inside.get(&key)?))) else {
+                break;
+            };
+            place = inner;
+            value = match value {
+                Value::Array(items) => key.parse().ok().and_then(|index: usize| items.get(index)),
+                other => other.get(&key),
+            }
+            .unwrap_or(&Value::Null);
+        }
+        place.line
     }
 
-    pub(super) fn inside(&self, field: &str) -> &Places {
-        let mut place = self;
-        let segments = field.split(['.', '[', ']']).filter(|segment| !segment.is_empty());
-        for segment in segments {
-            match place.inside.get(segment) {
-                Some(inner) => place = inner,
-                None => break,
-            }
-        }
-        place
+    /// The places of an item of a list.
+    pub(super) fn item(&self, list: &str, index: usize) -> Places {
+        let item = self.inside.get(list).and_then(|list| list.inside.get(&index.to_string()));
+        item.cloned().unwrap_or_default()
     }
+}
+
+/// The names, numbers and `key="value"` choices of a field.
+fn segments(field: &str) -> impl Iterator<Item = &str> {
+    let mut quoted = false;
+    let separates = move |c: char| {
+        quoted ^= c == '"';
+        !quoted && matches!(c, '.' | '[' | ']')
+    };
+    field.split(separates).filter(|segment| !segment.is_empty())
+}
+
+/// The number of the item that has this value for a key.
+fn chosen(list: &Value, key: &str, wanted: &str) -> Option<String> {
+    let has = |item: &Value| match &item[key] {
+        Value::String(text) => text == wanted,
+        other => wanted == other.to_string().as_str(),
+    };
+    list.as_array()?.iter().position(has).map(|index| index.to_string())
 }
 
 /// A value and its places.
@@ -131,7 +161,54 @@ impl<'de> Visitor<'de> for InnerVisitor {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let scalar = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "[ -~]{0,12}".prop_map(Value::from),
+        ];
+        scalar.prop_recursive(4, 32, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map("[a-z.]{1,8}", inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    /// As a server would write the path of every field.
+    fn fields(value: &Value, path: &str, found: &mut Vec<String>) {
+        found.push(path.to_owned());
+        match value {
+            Value::Object(map) => {
+                map.iter().for_each(|(key, inner)| fields(inner, &format!("{path}.{key}"), found))
+            }
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(i, inner)| fields(inner, &format!("{path}[{i}]"), found));
+            }
+            _ => {}
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn reads_what_plain_parsing_reads_and_finds_every_field(value in any_json()) {
+            let text = agentcube_api::yaml::render(&value);
+            let located: Located = serde_saphyr::from_str(&text).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
+            prop_assert_eq!(&located.value, &value);
+            let lines = u64::try_from(text.lines().count()).expect("few lines").max(1);
+            let mut found = Vec::new();
+            fields(&value, "", &mut found);
+            for field in found {
+                prop_assert!((1..=lines).contains(&located.places.line_of(&field, &value)), "{field}\n{text}");
+            }
+        }
+    }
 
     #[test]
     fn values_are_those_of_plain_parsing() {
@@ -140,7 +217,7 @@ mod tests {
         let plain: Value = serde_saphyr::from_str(text).unwrap();
         assert_eq!(located.value, plain);
         for (field, line) in [("", 1), ("a", 1), ("b[1]", 2), ("c", 3), ("c.d", 4), ("c.e", 7), ("f", 9)] {
-            assert_eq!(located.places.line_of(field), line, "{field}");
+            assert_eq!(located.places.line_of(field, &located.value), line, "{field}");
         }
     }
 }

@@ -35,7 +35,7 @@ impl Document {
 
     /// `file.yaml, document 2, line 7`; the line is that of the field, or of the nearest one around it.
     pub(crate) fn place(&self, field: Option<&str>) -> String {
-        let line = self.places.line_of(field.unwrap_or_default());
+        let line = self.places.line_of(field.unwrap_or_default(), &self.object);
         format!("{}, document {}, line {line}", self.file, self.number)
     }
 
@@ -147,11 +147,15 @@ fn parse(file: &str, text: &str) -> Result<Vec<Document>, Problem> {
     let parsed: Vec<Located> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let shown = error.to_string();
         let reason = shown.lines().next().unwrap_or_default();
+        // The place goes in front, as everywhere; advice for programmers goes.
+        let reason = reason.rsplit_once(" at line ").map_or(reason, |(reason, _)| reason);
+        let reason =
+            reason.strip_suffix(", set DuplicateKeyPolicy in Options if acceptable").unwrap_or(reason);
         match error.location() {
-            Some(location) if !reason.contains("line ") => {
-                Problem(format!("{file}, line {}, column {}: {reason}", location.line(), location.column()))
+            Some(place) => {
+                Problem(format!("{file}, line {}, column {}: {reason}", place.line(), place.column()))
             }
-            _ => Problem(format!("{file}: {reason}")),
+            None => Problem(format!("{file}: {reason}")),
         }
     })?;
     let mut documents = Vec::new();
@@ -175,7 +179,7 @@ fn flatten(mut document: Document, documents: &mut Vec<Document>) {
     }
     let items = document.object["items"].take();
     for (index, object) in items.as_array().into_iter().flatten().enumerate() {
-        let places = document.places.inside(&format!("items[{index}]")).clone();
+        let places = document.places.item("items", index);
         let item =
             Document { object: object.clone(), file: document.file.clone(), number: document.number, places };
         flatten(item, documents);
@@ -200,6 +204,9 @@ mod tests {
             (Some("spec.containers[1].image"), "f.yaml, document 2, line 16"),
             (Some("spec.nonsense"), "f.yaml, document 2, line 12"),
             (Some(".spec.containers[7]"), "f.yaml, document 2, line 13"),
+            (Some(r#".spec.containers[name="c"].image"#), "f.yaml, document 2, line 15"),
+            (Some(r#".spec.containers[name="d"].x.y"#), "f.yaml, document 2, line 16"),
+            (Some(r#".spec.containers[name="e"]"#), "f.yaml, document 2, line 13"),
         ] {
             assert_eq!(documents[1].place(field), expected, "{field:?}");
         }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 
 use super::{Arguments, log};
-use crate::environment::Environment;
+use crate::cli::{BACKGROUND_LOG, DEFAULT_LOG};
 use crate::exit::Outcome;
 use crate::output;
 use crate::paths::DataDir;
@@ -17,13 +17,16 @@ use crate::paths::DataDir;
 /// How much of the log is searched for the reason of a failure.
 const TAIL: u64 = 64 << 10;
 
-pub(super) fn run(arguments: &Arguments, data: &DataDir, _: &Environment) -> anyhow::Result<Outcome> {
+pub(super) fn run(arguments: &Arguments, log_filter: &str, data: &DataDir) -> anyhow::Result<Outcome> {
     let path = data.log();
     let log = log::open(&path).with_context(|| format!("cannot open the log {}", path.display()))?;
     let begin = log.metadata()?.len();
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    command.args(["--log", "info", "up", "--background", "--listen", &arguments.listen.to_string()]);
-    command.arg("--data-dir").arg(data.path());
+    let log_filter = if log_filter == DEFAULT_LOG { BACKGROUND_LOG } else { log_filter };
+    command.args(["--log", log_filter, "up", "--background", "--listen", &arguments.listen.to_string()]);
+    if let Some(path) = &arguments.data_dir {
+        command.arg("--data-dir").arg(path);
+    }
     if arguments.memory {
         command.arg("--memory");
     }

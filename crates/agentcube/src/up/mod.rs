@@ -69,11 +69,15 @@ impl Arguments {
 }
 
 /// Runs until told to stop.
-pub(crate) fn run(arguments: Arguments, environment: &Environment) -> anyhow::Result<Outcome> {
+pub(crate) fn run(
+    arguments: Arguments,
+    log_filter: &str,
+    environment: &Environment,
+) -> anyhow::Result<Outcome> {
     let data = arguments.data_dir(environment);
     data.create().with_context(|| format!("cannot make the data directory {}", data.path().display()))?;
     if arguments.detach {
-        return detach::run(&arguments, &data, environment);
+        return detach::run(&arguments, log_filter, &data);
     }
     if arguments.background {
         // The terminal that started it may close; its signals must not reach us.
@@ -84,13 +88,17 @@ pub(crate) fn run(arguments: Arguments, environment: &Environment) -> anyhow::Re
     let spawner = cluster::start_spawner(&data)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.enable_all().build().context("cannot start a runtime")?;
-    runtime.block_on(serve(&arguments, &data, lock, spawner, environment))
+    let outcome = runtime.block_on(serve(&arguments, &data, &lock, spawner, environment));
+    // Whatever has not stopped by now is not waited for.
+    runtime.shutdown_background();
+    lock.release();
+    outcome
 }
 
 async fn serve(
     arguments: &Arguments,
     data: &DataDir,
-    lock: Lock,
+    lock: &Lock,
     spawner: Spawner,
     environment: &Environment,
 ) -> anyhow::Result<Outcome> {
@@ -123,15 +131,14 @@ async fn serve(
     if !arguments.background && !failed {
         say("stopping; Ctrl-C again stops at once");
     }
-    tokio::select! {
-        stopped = tokio::time::timeout(DRAIN_LIMIT, cluster.stop()) => {
-            if stopped.is_err() {
-                tracing::warn!("not everything stopped within {} s", DRAIN_LIMIT.as_secs());
-            }
-        }
-        () = signals.stop() => {}
+    let stopped = tokio::select! {
+        stopped = tokio::time::timeout(DRAIN_LIMIT, cluster.stop()) => stopped.is_ok(),
+        () = signals.stop() => false,
+    };
+    if !stopped {
+        say("stopped before everything came to its end");
+        return Ok(Outcome::Failed);
     }
-    lock.release();
     if failed {
         bail!("the process that runs Pods has ended, and with it all Pods; start `agentcube up` again");
     }

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -53,11 +54,17 @@ impl Lock {
             .write(true)
             .open(&path)
             .with_context(|| format!("cannot open {}", path.display()))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => bail!(in_use(data)),
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+        let began = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if began.elapsed() < patience(data) => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(TryLockError::WouldBlock) => bail!(in_use(data)),
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+                }
             }
         }
         let lock = Self { record_path: data.record(), since: jiff::Timestamp::now(), _file: file };
@@ -87,6 +94,14 @@ impl Lock {
     pub(crate) fn release(self) {
         // A record that stays names a process that is gone, and is not believed.
         let _stays = std::fs::remove_file(&self.record_path);
+    }
+}
+
+/// A process that was killed holds its lock until the kernel has taken it apart.
+fn patience(data: &DataDir) -> Duration {
+    match Running::find(data) {
+        Ok(Some(_)) => Duration::from_millis(200),
+        _ => Duration::from_secs(5),
     }
 }
 

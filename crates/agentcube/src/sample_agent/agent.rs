@@ -1,19 +1,14 @@
-//! `agentcube sample-agent`: a small agent over HTTP, for the examples and the demonstration. It remembers each
-//! session's conversation in memory, and shows which instance answered.
+//! The agent: remembers each session's conversation in memory, and shows which instance answered.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context;
 use bytes::Bytes;
-use clap::Args;
-use futures_util::StreamExt;
-use futures_util::stream;
-use http::{Method, Request, Response, StatusCode, header};
+use futures_util::{StreamExt, stream};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Body, Frame};
@@ -21,13 +16,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::environment::Environment;
-use crate::exit::Outcome;
+use super::SESSION_HEADER;
 
-const SESSION_HEADERS: [&str; 2] = ["x-agentcube-session", "x-session-id"];
 const MESSAGE_LIMIT: usize = 64 << 10;
 /// Sessions remembered at once, and turns of each.
 const MOST_SESSIONS: usize = 1024;
@@ -37,37 +29,8 @@ const HEADER_LIMIT: Duration = Duration::from_secs(30);
 
 type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-#[derive(Args)]
-pub(crate) struct Arguments {
-    /// Where to listen
-    #[arg(long, default_value_t = 8080)]
-    port: u16,
-    /// How long each word of a streamed answer takes, in milliseconds
-    #[arg(long, default_value_t = 30)]
-    word_delay: u64,
-}
-
-pub(crate) async fn run(arguments: Arguments, _: &Environment) -> anyhow::Result<Outcome> {
-    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, arguments.port));
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-    crate::output::write(format!("listening on {}\n", listener.local_addr()?).as_bytes())?;
-    let instance = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let agent = Agent::new(instance, Duration::from_millis(arguments.word_delay));
-    let (stop, stopped) = watch::channel(false);
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
-        }
-        stop.send_replace(true);
-    });
-    serve(listener, agent, stopped).await;
-    Ok(Outcome::Done)
-}
-
 /// Serves until told to stop, then lets what was begun come to its end.
-async fn serve(listener: TcpListener, agent: Agent, mut stopped: watch::Receiver<bool>) {
+pub(super) async fn serve(listener: TcpListener, agent: Agent, mut stopped: watch::Receiver<bool>) {
     let graceful = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
@@ -101,7 +64,7 @@ async fn serve(listener: TcpListener, agent: Agent, mut stopped: watch::Receiver
 }
 
 #[derive(Clone)]
-struct Agent {
+pub(super) struct Agent {
     instance: Arc<str>,
     word_delay: Duration,
     memory: Arc<Mutex<Memory>>,
@@ -120,12 +83,17 @@ struct Turn {
 }
 
 impl Agent {
-    fn new(instance: String, word_delay: Duration) -> Self {
+    pub(super) fn new(instance: String, word_delay: Duration) -> Self {
         Self { instance: instance.into(), word_delay, memory: Arc::default() }
     }
 
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        // Whoever panicked left a conversation as it was, or one turn longer.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn drain(&self) {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).draining = true;
+        self.memory().draining = true;
     }
 
     async fn answer<B>(&self, request: Request<B>) -> Reply
@@ -136,7 +104,7 @@ impl Agent {
         match (request.method(), request.uri().path()) {
             (_, "/healthz") => text(StatusCode::OK, "ok\n"),
             (_, "/readyz") => {
-                let draining = self.memory.lock().unwrap_or_else(PoisonError::into_inner).draining;
+                let draining = self.memory().draining;
                 if draining {
                     text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
                 } else {
@@ -162,12 +130,12 @@ impl Agent {
         B: Body,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let header = |name: &&str| request.headers().get(*name).and_then(|value| value.to_str().ok());
-        let session = SESSION_HEADERS.iter().find_map(header).unwrap_or("default").to_owned();
+        let session = request.headers().get(SESSION_HEADER).and_then(|value| value.to_str().ok());
+        let session = session.unwrap_or("default").to_owned();
         let body = Limited::new(request.into_body(), MESSAGE_LIMIT).collect().await;
         let body = body.map_err(|_| (StatusCode::PAYLOAD_TOO_LARGE, "the message is too long\n"))?.to_bytes();
         let said = String::from_utf8_lossy(&body).trim().to_owned();
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.memory();
         if !memory.sessions.contains_key(&session) && memory.sessions.len() >= MOST_SESSIONS {
             return Err((StatusCode::SERVICE_UNAVAILABLE, "too many sessions\n"));
         }
@@ -185,9 +153,7 @@ impl Agent {
             "session": turn.session, "turn": turn.number, "message": turn.message, "instance": &*self.instance,
         });
         let mut response = text(StatusCode::OK, format!("{value}\n"));
-        response
-            .headers_mut()
-            .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response
     }
 
@@ -205,8 +171,8 @@ impl Agent {
         let frames: Pin<Box<dyn futures_util::Stream<Item = _> + Send>> = Box::pin(frames);
         let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/event-stream"));
-        headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-cache"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         response
     }
 }
@@ -234,7 +200,7 @@ mod tests {
 
     async fn ask(agent: &Agent, path: &str, session: &str, body: &str) -> (StatusCode, String) {
         let request = Request::post(path)
-            .header(SESSION_HEADERS[0], session)
+            .header(SESSION_HEADER, session)
             .body(Full::new(Bytes::from(body.to_owned())))
             .unwrap();
         let response = agent.answer(request).await;
