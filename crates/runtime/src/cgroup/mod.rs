@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use group::Group;
+pub(crate) use group::{Group, remove, subgroups};
 
 use crate::spec::ContainerId;
 
@@ -90,6 +90,10 @@ impl Tree {
 
     pub(crate) fn group(&self, id: &ContainerId) -> Group {
         Group::new(self.version, &self.hierarchies, id.as_str())
+    }
+
+    pub(crate) fn directories(&self) -> impl Iterator<Item = &Path> {
+        self.hierarchies.iter().map(|hierarchy| hierarchy.directory.as_path())
     }
 
     /// Removes the node's own directories, once they are empty.

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,7 @@ pub(super) struct Common<'a> {
     pub(super) spec: &'a ContainerSpec,
     pub(super) group: &'a Group,
     pub(super) rootless: bool,
+    pub(super) unified_cgroups: bool,
     /// Limits that stand in for a controller which this machine lacks.
     pub(super) data_limit: Option<u64>,
     pub(super) process_limit: Option<u64>,
@@ -67,7 +68,12 @@ fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template)
     // SAFETY: a cgroup namespace is no business of other threads, and there are none.
     let _ = unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) };
     common.reached(Step::Root);
-    let builder = Builder { template, spec: common.spec, rootless: common.rootless };
+    let builder = Builder {
+        template,
+        spec: common.spec,
+        rootless: common.rootless,
+        unified_cgroups: common.unified_cgroups,
+    };
     let built = builder.build(|step| common.reached(step))?;
     common.reached(Step::Pivot);
     built.enter()
@@ -138,6 +144,8 @@ impl Common<'_> {
             self.reached(Step::UserNamespace);
             user_namespace()?;
         }
+        // After the namespace: one that was made under the limit would hold all of our containers to it together.
+        limit(Resource::Nproc, self.process_limit)?;
         // Only the report is left open from here on: neither the working directory nor the program's path can lead
         // through a descriptor of ours to the machine's files.
         report.close_all_else()?;
@@ -201,20 +209,17 @@ impl Common<'_> {
     }
 
     fn limits(&self) -> Result<(), Failure> {
-        setrlimit(Resource::Nofile, self.open_files.clone()).during_at(Step::Limits, "open files")?;
+        setrlimit(Resource::Nofile, self.open_files).during_at(Step::Limits, "open files")?;
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
             .during_at(Step::Limits, "core")?;
-        for (resource, limit) in [(Resource::Data, self.data_limit), (Resource::Nproc, self.process_limit)] {
-            if let Some(limit) = limit {
-                let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
-                setrlimit(resource, limit).during(Step::Limits)?;
-            }
-        }
-        Ok(())
+        limit(Resource::Data, self.data_limit)
     }
 
     fn become_user(&self, user: &User) -> Result<(), Failure> {
         let spec = self.spec;
+        // Until `execve` our memory is a copy of the spawner's, with what it knows of other containers. Processes that
+        // are in this one already could look at it as soon as we have no more rights than they.
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).during(Step::Capabilities)?;
         self.reached(Step::Capabilities);
         capabilities::bound(&spec.capabilities).during(Step::Capabilities)?;
         self.reached(Step::User);
@@ -291,6 +296,13 @@ fn new_user_namespace(user: &User) -> Result<(), Failure> {
     write("setgroups", "deny")?;
     write("uid_map", &format!("{} 0 1", user.uid))?;
     write("gid_map", &format!("{} 0 1", user.gid))
+}
+
+fn limit(resource: Resource, limit: Option<u64>) -> Result<(), Failure> {
+    match limit {
+        Some(_) => setrlimit(resource, Rlimit { current: limit, maximum: limit }).during(Step::Limits),
+        None => Ok(()),
+    }
 }
 
 fn connect(from: &OwnedFd, number: i32) -> Result<(), Failure> {

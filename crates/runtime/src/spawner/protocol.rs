@@ -90,35 +90,6 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    pub(crate) const ALL: [Self; 26] = [
-        Self::Namespaces,
-        Self::HostName,
-        Self::Network,
-        Self::Socket,
-        Self::Cgroup,
-        Self::Clone,
-        Self::Join,
-        Self::OomScore,
-        Self::Root,
-        Self::System,
-        Self::Devices,
-        Self::Proc,
-        Self::Sys,
-        Self::Mount,
-        Self::Terminal,
-        Self::Pivot,
-        Self::WorkingDirectory,
-        Self::Streams,
-        Self::UserNamespace,
-        Self::Limits,
-        Self::Seccomp,
-        Self::User,
-        Self::Capabilities,
-        Self::Exec,
-        Self::Scratch,
-        Self::Signal,
-    ];
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Namespaces => "making the namespaces",

@@ -15,8 +15,9 @@ use super::clone::{self, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
 use super::handle::Handle;
 use super::protocol::{Answer, Hello, Message};
 use super::{Options, scratch_directory};
+use crate::Error;
 use crate::cgroup::Tree;
-use crate::{Error, sweep};
+use crate::sweep::{self, Lock, Record};
 
 /// The socket's number in the spawner.
 pub(super) const SOCKET: i32 = 3;
@@ -25,6 +26,7 @@ pub(super) const SOCKET: i32 = 3;
 pub struct Spawner {
     pub(super) socket: OwnedFd,
     pub(super) process: Child,
+    pub(super) lock: Lock,
 }
 
 /// The spawner's process; killed and reaped when dropped, if it has not been before.
@@ -46,12 +48,18 @@ impl Spawner {
     pub fn start(program: &Path, options: &Options) -> Result<Self, Error> {
         check_node(&options.node)?;
         let directory = prepare_directory(&options.directory)?;
+        let lock = sweep::lock(&directory)?;
         sweep::sweep(&options.node, &directory)?;
         let cgroups = Tree::open(&options.node).map_err(step("finding the cgroups"))?;
+        let mut record = Record::new(cgroups.clone()).map_err(step("recording the start"))?;
+        record.write(&directory).map_err(step("recording the start"))?;
         let rootless = !has_privileges();
         let (socket, theirs) = channel::pair().map_err(step("making a socket"))?;
         let process = Child { pidfd: launch(program, theirs, rootless)? };
-        sweep::record(&directory, process.pidfd.as_fd()).map_err(step("recording the spawner"))?;
+        clone::host_pid(process.pidfd.as_fd())
+            .and_then(|pid| record.set_spawner(pid))
+            .and_then(|()| record.write(&directory))
+            .map_err(step("recording the spawner"))?;
         let hello = Hello {
             node: options.node.clone(),
             directory,
@@ -65,7 +73,7 @@ impl Spawner {
         let answer = channel::receive(&socket).map_err(step("waiting for the spawner"))?;
         match answer.ok_or(Error::SpawnerGone)?.read().map_err(step("waiting for the spawner"))? {
             Message::Answer { answer: Answer::Failed(failure), .. } => Err(failure.into()),
-            _ => Ok(Self { socket, process }),
+            _ => Ok(Self { socket, process, lock }),
         }
     }
 
@@ -113,10 +121,7 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
         .map_err(|_| Error::Invalid("the spawner's program has a zero byte in its name".to_owned()))?;
     let arguments = [path.as_ptr(), c"__spawner".as_ptr(), std::ptr::null()];
     let environment = [std::ptr::null()];
-    let maps = rootless.then(|| {
-        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        (format!("0 {uid} 1"), format!("0 {gid} 1"))
-    });
+    let maps = rootless.then(user_maps);
     // It has no network at all: nothing that it starts can end up in the machine's by mistake. And without root, it could
     // not come back from a Pod's to one that is not its own.
     let flags = NEW_PID | NEW_MOUNT | NEW_SANDBOX | if rootless { NEW_USER } else { 0 };
@@ -142,7 +147,14 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
     .map_err(|error| refused(&error, rootless))
 }
 
-fn map_user(uids: &str, gids: &str) -> rustix::io::Result<()> {
+/// What makes our user and group the root of a new user namespace.
+pub(crate) fn user_maps() -> (String, String) {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    (format!("0 {uid} 1"), format!("0 {gid} 1"))
+}
+
+/// Called in the new namespace. Does not allocate.
+pub(crate) fn map_user(uids: &str, gids: &str) -> rustix::io::Result<()> {
     let write = |file: &CStr, text: &str| {
         let file = openat(CWD, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
         rustix::io::write(file, text.as_bytes()).map(drop)
