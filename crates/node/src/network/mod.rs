@@ -217,8 +217,7 @@ impl Network {
     async fn dial(&self, to: SocketAddrV4, source: Ipv4Addr) -> io::Result<TcpStream> {
         let member = self.shared.view.read().member(*to.ip()).cloned();
         let sandbox = &member.ok_or_else(|| unreachable(Reason::NoPod))?.sandbox;
-        let socket = self.shared.sandboxes.socket(sandbox, Some(source)).await.map_err(io::Error::other)?;
-        proxy::enter(socket, to).await
+        proxy::enter(self.shared.sandboxes.socket(sandbox, Some(source)), to).await
     }
 
     /// Waits until all of the cluster is known: before that, a missing policy would allow too much.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,13 +20,13 @@ use super::decide::{Decision, Reason};
 const BUFFER: usize = 16 * 1024;
 /// Endpoints of a Service that are tried for one connection.
 const ATTEMPTS: usize = 3;
-/// How long a Pod takes at most to accept: its kernel does it, so only a full backlog makes it wait.
+/// How long a Pod takes at most to accept: its kernel does it, so only a full backlog or a busy spawner makes it wait.
 const POD_DEADLINE: Duration = Duration::from_secs(10);
 const EGRESS_DEADLINE: Duration = Duration::from_secs(30);
 /// After this silence a peer outside is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Pause when the process has no file descriptor left for another connection.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
 /// What one Pod's connections have done so far.
 #[derive(Debug, Default)]
@@ -170,10 +171,16 @@ pub(super) async fn first(
     Err(last)
 }
 
-/// Connects a socket of the target's own namespace.
-pub(super) async fn enter(socket: std::os::fd::OwnedFd, to: SocketAddrV4) -> io::Result<TcpStream> {
-    let socket = tokio::net::TcpSocket::from_std_stream(socket.into());
-    within(POD_DEADLINE, socket.connect(to.into())).await
+/// Connects a socket of the target's own namespace, once there is one.
+pub(super) async fn enter(
+    socket: impl Future<Output = Result<OwnedFd, agentcube_runtime::Error>>,
+    to: SocketAddrV4,
+) -> io::Result<TcpStream> {
+    within(POD_DEADLINE, async {
+        let socket = socket.await.map_err(io::Error::other)?;
+        tokio::net::TcpSocket::from_std_stream(socket.into()).connect(to.into()).await
+    })
+    .await
 }
 
 /// Connects through the host's own network.
@@ -195,4 +202,37 @@ async fn within(
 fn reset(stream: TcpStream) {
     // If it cannot be set, the connection ends politely instead.
     let _ = stream.set_zero_linger();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_to_the_outside_are_kept_alive() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!("an IPv4 address") };
+        let stream = leave(to).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), to.into());
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE);
+        drop(listener);
+        assert_eq!(leave(to).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_does_not_answer_is_given_up() {
+        let never = std::future::pending::<Result<OwnedFd, agentcube_runtime::Error>>();
+        let to = SocketAddrV4::new(Ipv4Addr::new(10, 244, 0, 2), 80);
+        assert_eq!(enter(never, to).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_seen_as_an_error() {
+        use tokio::io::AsyncReadExt;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        reset(listener.accept().await.unwrap().0);
+        assert_eq!(client.read(&mut [0]).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
 }

@@ -50,6 +50,18 @@ async fn large_transfers_arrive_whole_and_half_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_connections_are_open_at_once() {
+    let cluster = Cluster::start(Options::default()).await;
+    cluster.namespace("shop").await;
+    let (one, two) = (cluster.pod("shop", "one", json!({})).await, cluster.pod("shop", "two", json!({})).await);
+    let _server = cluster.serve(&two, "two", "8080").await;
+    let to = format!("{}:8080", two.address);
+    assert_eq!(cluster.ask(&one, &["crowd", &to, "200"]).await, "200 answers");
+    assert_eq!(cluster.network.counters(&one.sandbox).unwrap().opened.load(Ordering::Relaxed), 200);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn services_are_balanced_over_what_is_ready() {
     let cluster = Cluster::start(Options::default()).await;
     cluster.namespace("shop").await;

@@ -119,7 +119,7 @@ fn in_short(endpoint: &Value) -> String {
 }
 
 async fn lifecycle(stage: &mut Stage) -> Result {
-    stage.apply(NODE).await?;
+    stage.apply_shared(NODE).await?;
     stage.apply(&web("{port: 80, targetPort: http}")).await?;
     stage.record_shown("there is nothing", shown, settled("web", &[], 0)).await?;
     stage.apply(&pod("one", "", 8080)).await?;
@@ -137,13 +137,13 @@ async fn lifecycle(stage: &mut Stage) -> Result {
         .await?;
     stage.finish_all().await?;
     stage.record_shown("one is gone", shown, settled("web", &["10.244.1.2 rs"], 1)).await?;
-    stage.report("two", json!({"phase": "Succeeded"})).await?;
+    stage.end("two", "Succeeded").await?;
     stage.record_shown("the other is over", shown, settled("web", &[], 0)).await
 }
 
 /// Pods that mean different ports by the same name are in different slices.
 async fn named_ports(stage: &mut Stage) -> Result {
-    stage.apply(NODE).await?;
+    stage.apply_shared(NODE).await?;
     let ports = "{name: http, port: 80, targetPort: http, appProtocol: http}, {name: plain, port: 81, protocol: TCP}, \
                  {name: udp, port: 80, protocol: UDP, targetPort: http}";
     for (name, ip, port) in [("one", "10.244.1.1", 8080), ("two", "10.244.1.2", 9090)] {
@@ -162,7 +162,7 @@ async fn named_ports(stage: &mut Stage) -> Result {
 }
 
 async fn headless(stage: &mut Stage) -> Result {
-    stage.apply(NODE).await?;
+    stage.apply_shared(NODE).await?;
     stage.apply(&service("web", "clusterIP: None, selector: {app: web}")).await?;
     stage
         .apply(&service("early", "clusterIP: None, publishNotReadyAddresses: true, selector: {app: web}"))
@@ -181,7 +181,7 @@ async fn headless(stage: &mut Stage) -> Result {
 }
 
 async fn relabelling(stage: &mut Stage) -> Result {
-    stage.apply(NODE).await?;
+    stage.apply_shared(NODE).await?;
     stage.apply(&web("{port: 80}")).await?;
     stage.apply(&pod("one", "", 8080)).await?;
     report(stage, "one", "10.244.1.1", true).await?;
@@ -200,7 +200,7 @@ async fn relabelling(stage: &mut Stage) -> Result {
 
 /// Aliases and Services without selector are left alone.
 async fn not_for_all(stage: &mut Stage) -> Result {
-    stage.apply(NODE).await?;
+    stage.apply_shared(NODE).await?;
     stage
         .apply(&service("alias", "type: ExternalName, externalName: example.org, selector: {app: web}"))
         .await?;
@@ -212,7 +212,7 @@ async fn not_for_all(stage: &mut Stage) -> Result {
 }
 
 async fn deletion(stage: &mut Stage) -> Result {
-    stage.apply(NODE).await?;
+    stage.apply_shared(NODE).await?;
     stage.apply(&web("{port: 80}")).await?;
     stage.apply(&pod("one", "", 8080)).await?;
     report(stage, "one", "10.244.1.1", true).await?;
@@ -224,7 +224,7 @@ async fn deletion(stage: &mut Stage) -> Result {
 
 /// No slice has more than a hundred.
 async fn many_endpoints(stage: &mut Stage) -> Result {
-    stage.apply(NODE).await?;
+    stage.apply_shared(NODE).await?;
     let pods: Vec<String> = (1..=105).map(|number| pod(&format!("pod-{number}"), "", 8080)).collect();
     stage.apply(&pods.join("---\n")).await?;
     for number in 1..=105 {

@@ -80,6 +80,11 @@ impl Stage {
         self.run("apply -f -", manifest).await
     }
 
+    /// Applies what other cases apply at the same time, and which is none of a namespace.
+    pub(crate) async fn apply_shared(&mut self, manifest: &str) -> Result<()> {
+        self.run("apply --server-side -f -", manifest).await
+    }
+
     /// Runs a kubectl command, which must succeed; words are parted by single spaces.
     pub(crate) async fn kubectl(&mut self, command: &str) -> Result<()> {
         self.run(command, "").await

@@ -149,7 +149,7 @@ impl World {
             controller(pod) == Some(controller_uid)
                 && !is_finished(pod)
                 && !self.by_hand.contains(uid.as_str())
-                && !(there && is_active(pod))
+                && (!there || !is_active(pod))
         };
         self.last.iter().filter(ended).count() as i64
     }

@@ -188,3 +188,6 @@ fn top_up(slice: &mut EndpointSlice, rest: &mut Vec<Endpoint>) {
     let room = MOST_ENDPOINTS.saturating_sub(count(slice)).min(rest.len());
     slice.endpoints.get_or_insert_default().extend(rest.drain(..room));
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         ["serve", name, port] => serve(name, port),
         ["fetch", to, bytes] => fetch(to, bytes.parse().unwrap_or(0)),
         ["hold", to] => hold(to),
+        ["crowd", to, count] => crowd(to, count.parse().unwrap_or(0)),
         ["send", to] => send(to),
         ["resolve", transport, server, name, kind] => resolve::resolve(transport, server, name, kind),
         other => Err(io::Error::other(format!("unknown: {other:?}"))),
@@ -77,6 +78,23 @@ fn hold(to: &str) -> io::Result<()> {
     println!("held");
     stream.read_to_end(&mut Vec::new())?;
     println!("ended");
+    Ok(())
+}
+
+/// Opens many connections, keeps all of them until the last is open, and counts those that answered.
+fn crowd(to: &str, count: usize) -> io::Result<()> {
+    let mut streams = (0..count).map(|_| TcpStream::connect(to)).collect::<io::Result<Vec<_>>>()?;
+    let mut answers = 0;
+    for stream in &mut streams {
+        stream.write_all(b"x")?;
+        stream.shutdown(Shutdown::Write)?;
+    }
+    for mut stream in streams {
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        answers += usize::from(text.ends_with("got 1 sum 120"));
+    }
+    println!("{answers} answers");
     Ok(())
 }
 
