@@ -176,7 +176,8 @@ async fn volumes_that_are_there_are_bound_and_kept() {
     delete(&claims, "any").await;
     until(&volumes, "s", "released", volume_phase("Released")).await;
     create(&claims, &claim("late", manual)).await;
-    cluster.event("late", "FailedBinding").await;
+    let message = cluster.event("late", "ProvisioningFailed").await;
+    assert_eq!(message, "no volume plugin matched name: kubernetes.io/no-provisioner");
     assert_eq!(phase(&claims.get("late").await.unwrap()), "Pending");
     cluster.stop().await;
 }

@@ -168,3 +168,100 @@ fn node_matters(change: &Change<Node>) -> bool {
         _ => true,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use agentcube_apiserver::Server;
+    use kube::api::{Api, DeleteParams, PostParams};
+    use kube::runtime::watcher;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, more: Value) -> Pod {
+        let mut spec =
+            json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]});
+        for (key, value) in more.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec}))
+            .unwrap()
+    }
+
+    /// The caches are not run: they show what the test puts there, as late as it likes.
+    #[tokio::test]
+    async fn what_was_bound_takes_room_before_the_cache_shows_it() {
+        let server = Server::builder().memory().embed().await.unwrap();
+        let client = Client::new(server.front(), "default");
+        let config = watcher::Config::default;
+        let caches = Caches {
+            pods: Cache::new(client.clone(), config()),
+            nodes: Cache::new(client.clone(), config()),
+            claims: Cache::new(client.clone(), config()),
+            volumes: Cache::new(client.clone(), config()),
+            classes: Cache::new(client.clone(), config()),
+        };
+        let node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}, "status": {"allocatable": {"cpu": "1", "pods": "10"},
+            "conditions": [{"type": "Ready", "status": "True"}]}});
+        caches.nodes.put(serde_json::from_value(node).unwrap());
+        let shutdown = CancellationToken::new();
+        let recorder = Recorder::start(client.clone(), "default-scheduler", None, shutdown.clone());
+        let scheduler = Scheduler::new(client.clone(), caches.clone(), Options::default(), recorder);
+        let pods: Api<Pod> = Api::default_namespaced(client);
+        let place = async |name: &str| pods.get(name).await.unwrap().spec.unwrap().node_name;
+
+        let late = pods.create(&PostParams::default(), &pod("late", json!({}))).await.unwrap();
+        caches.pods.put(late.clone());
+        scheduler.round().await.unwrap();
+        assert_eq!(place("late").await.as_deref(), Some("n"));
+        // Sorts before the other one, which the cache still shows without a node.
+        caches.pods.put(pods.create(&PostParams::default(), &pod("early", json!({}))).await.unwrap());
+        scheduler.round().await.unwrap();
+        assert_eq!(place("early").await, None);
+        // The cache catches up, and then the Pod goes.
+        caches.pods.put(pods.get("late").await.unwrap());
+        scheduler.round().await.unwrap();
+        assert!(scheduler.assumed.lock().is_empty());
+        assert_eq!(place("early").await, None);
+        pods.delete("late", &DeleteParams::default().grace_period(0)).await.unwrap();
+        caches.pods.gone(&late);
+        scheduler.round().await.unwrap();
+        assert_eq!(place("early").await.as_deref(), Some("n"));
+        shutdown.cancel();
+        server.shutdown().await;
+    }
+
+    #[test]
+    fn only_changes_that_matter_ask_for_a_round() {
+        let names = Options::default().names;
+        let with = |name: &str, more: Value, phase: &str| {
+            let mut pod = pod(name, more);
+            pod.status = serde_json::from_value(json!({"phase": phase})).unwrap();
+            Some(Arc::new(pod))
+        };
+        let (waits, runs) = (json!({}), json!({"nodeName": "n"}));
+        for (old, new, expected) in [
+            (None, with("p", waits.clone(), "Pending"), true),
+            (None, with("p", runs.clone(), "Running"), false),
+            (with("p", runs.clone(), "Pending"), with("p", runs.clone(), "Running"), false),
+            (with("p", runs.clone(), "Running"), with("p", runs.clone(), "Succeeded"), true),
+            (with("p", runs, "Running"), None, true),
+            (with("p", waits, "Pending"), None, false),
+        ] {
+            assert_eq!(
+                pod_matters(&Change { old: old.clone(), new: new.clone() }, &names),
+                expected,
+                "{old:?} {new:?}"
+            );
+        }
+        let node = |value: Value| Some(Arc::new(serde_json::from_value::<Node>(value).unwrap()));
+        let beat = |time: &str, status: &str| {
+            node(
+                json!({"status": {"conditions": [{"type": "Ready", "status": status, "lastHeartbeatTime": time}]}}),
+            )
+        };
+        let (first, second) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:10Z");
+        assert!(!node_matters(&Change { old: beat(first, "True"), new: beat(second, "True") }));
+        assert!(node_matters(&Change { old: beat(first, "False"), new: beat(second, "True") }));
+    }
+}

@@ -1,5 +1,6 @@
 //! An embedded API server with parts of a node around it, for tests that need no kubelet.
 #![allow(dead_code, reason = "each test binary uses some of it")]
+#![allow(clippy::panic, reason = "only tests are built with it")]
 
 use std::path::PathBuf;
 use std::time::Duration;

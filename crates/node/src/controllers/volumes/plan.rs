@@ -211,8 +211,8 @@ fn unbound(claim: &PersistentVolumeClaim, supply: &Supply) -> Vec<Operation> {
 fn provision(claim: &PersistentVolumeClaim, class: &Arc<StorageClass>) -> Vec<Operation> {
     let provisioner = class.provisioner.clone();
     if provisioner == matching::NO_PROVISIONER {
-        let message = "no persistent volumes available for this claim, and its storage class makes none";
-        return vec![tell(Severity::Normal, "FailedBinding", message)];
+        let message = format!("no volume plugin matched name: {provisioner}");
+        return vec![tell(Severity::Warning, "ProvisioningFailed", message)];
     }
     let mut operations = Vec::new();
     if annotation(&claim.metadata, matching::STORAGE_PROVISIONER) != Some(&provisioner) {

@@ -4,7 +4,6 @@ use super::*;
 
 const CLAIMS: &str = "/data/claims";
 
-
 /// One claim and what there is for it; operations change it as the server and the disk would.
 #[derive(Clone, Debug, PartialEq)]
 struct World {
@@ -214,7 +213,7 @@ fn scenarios() -> Vec<(World, &'static str, Vec<&'static str>)> {
         (world(pending(json!({})), &[]), "Bound pvc-u; pvc-u Bound", vec![]),
         (world(pending(manual()), &[free("v", json!({}))]), "Bound v; v Bound", vec![]),
         (world(pending(manual()), &[free("v", held("u"))]), "Bound v; v Bound", vec![]),
-        (world(pending(manual()), &[]), "Pending ", vec!["FailedBinding"]),
+        (world(pending(manual()), &[]), "Pending ", vec!["ProvisioningFailed"]),
         (world(pending(json!({"storageClassName": ""})), &[]), "Pending ", vec!["FailedBinding"]),
         (world(pending(json!({"storageClassName": "none"})), &[]), "Pending ", vec!["ProvisioningFailed"]),
         (world(pending(json!({"storageClassName": "cloud"})), &[]), "Pending ", vec!["ExternalProvisioning"]),
@@ -315,7 +314,7 @@ fn what_becomes_of_a_volume_without_its_claim() {
         (ours("Delete", "/data/claims/../claims/pvc-u", false), "gone; pvc-u Failed", false),
         (ours("Recycle", own, false), "gone; pvc-u Failed", false),
     ] {
-        let mut world = world(pending(json!({})), &[volume.clone()]);
+        let mut world = world(pending(json!({})), std::slice::from_ref(&volume));
         world.claim = None;
         let (settled, _) = world.settled();
         assert_eq!((settled.told().as_str(), !settled.removed.is_empty()), (expected, removed), "{volume}");
