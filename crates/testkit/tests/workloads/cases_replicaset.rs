@@ -1,5 +1,7 @@
 //! ReplicaSets without a Deployment.
 
+use serde_json::{Value, json};
+
 use crate::cases::{Result, cases};
 use crate::stage::Stage;
 use crate::world::{World, is_active, is_terminating};
@@ -136,7 +138,19 @@ async fn refused_pods(stage: &mut Stage) -> Result {
     let manifest = manifest(3).replace("image: web}]", "image: web}], priorityClassName: missing");
     stage.apply(&manifest).await?;
     let failing = |world: &World| world.reason("ReplicaSet", "web", "ReplicaFailure") == "FailedCreate";
-    stage.until("the failure is reported", failing).await?;
+    let told = |world: &World| world.all("Event").any(|event| event["reason"] == "FailedCreate");
+    stage.until("the failure is reported", |world| failing(world) && told(world)).await?;
+    stage.note("the failure is reported", |world| {
+        let condition = world.get("ReplicaSet", "web").map(|set| &set["status"]["conditions"][0]);
+        let event = world.all("Event").next().map(|event| &event["message"]);
+        // Whether the refusal names the Pod before or after its name was completed is the server's matter.
+        let generated = regex::Regex::new("\"web-[a-z0-9]{5}\"").expect("a constant");
+        let shown = |text: Option<&Value>| {
+            text.and_then(Value::as_str).map(|text| generated.replace(text, "\"web-\"").into_owned())
+        };
+        json!({ "reason": condition.map(|one| &one["reason"]),
+            "message": shown(condition.map(|one| &one["message"])), "event": shown(event) })
+    });
     stage.kubectl("scale replicaset/web --replicas=0").await?;
     stage
         .until("nothing is wrong with no Pods", |world| {

@@ -171,6 +171,13 @@ impl Stage {
         Ok(())
     }
 
+    /// Records something of what there is, as it is.
+    pub(crate) fn note(&mut self, what: &str, of: impl FnOnce(&World) -> Value) {
+        let shown = of(&self.world);
+        self.recorded
+            .push(json!({ "when": what, "noted": view::masked(&self.world, &self.namespace, &shown) }));
+    }
+
     // The kubelet.
 
     /// Assigns a Pod to a node.

@@ -33,9 +33,9 @@ pub(crate) fn snapshot(world: &World, namespace: &str) -> Value {
     Value::Object(shown)
 }
 
-/// What a case shows itself, masked in the same way.
-pub(crate) fn masked(world: &World, namespace: &str, shown: &Value) -> Value {
-    Mask::new(world, namespace).value(shown)
+/// A value, masked.
+pub(crate) fn masked(world: &World, namespace: &str, value: &Value) -> Value {
+    Mask::new(world, namespace).value(value)
 }
 
 /// Literal texts and what stands for them.

@@ -31,6 +31,8 @@ pub(crate) struct World {
     pub(crate) hashes: Vec<String>,
     /// Every Pod that there ever was as it was seen last, by uid.
     last: BTreeMap<String, Value>,
+    /// The uids of all that is gone.
+    gone: BTreeSet<String>,
     /// Pods that the user deleted, by uid: no controller tells of those.
     by_hand: BTreeSet<String>,
 }
@@ -47,6 +49,7 @@ impl World {
             }
             Some("DELETED") => {
                 self.remember(kind, &name, object);
+                self.gone.insert(text(object, "/metadata/uid").to_owned());
                 self.objects.remove(&(kind, name));
             }
             _ => {}
@@ -77,7 +80,7 @@ impl World {
         let name = |object: &Value| text(object, "/metadata/name").to_owned();
         let seen = |item: &Value| match self.get(kind, &name(item)) {
             Some(held) => revision(held) >= revision(item),
-            None => self.last.contains_key(text(item, "/metadata/uid")),
+            None => self.gone.contains(text(item, "/metadata/uid")),
         };
         let listed = |held: &Value| items.iter().any(|item| name(item) == name(held));
         items.iter().all(seen) && self.all(kind).all(|held| listed(held) || revision(held) > revision(list))
