@@ -316,6 +316,7 @@ fn settle() -> Result<(), Failure> {
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
     let _ = rustix::process::setsid();
+    super::join_new_keyring();
     rustix::process::umask(Mode::empty());
     rustix::process::chdir(c"/").during(Step::WorkingDirectory)?;
     let nothing =
