@@ -22,6 +22,8 @@ use crate::spawner::scratch_directory;
 
 /// A killed process is gone in milliseconds, unless a disk holds it.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A holder that was killed may have left a copy of the lock to a child that had not executed its program yet.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// A cgroup stays busy for a moment after its last process.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -33,13 +35,19 @@ pub(crate) fn lock(directory: &Path) -> Result<Lock, Error> {
     let path = directory.join("lock");
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = openat(CWD, &path, flags, Mode::from_raw_mode(0o600)).map_err(|error| failed(&path, error))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Lock(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Invalid(format!(
-            "another node is running in {}: stop it, or choose another directory",
-            directory.display()
-        ))),
-        Err(error) => Err(failed(&path, error)),
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Lock(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(Error::Invalid(format!(
+                    "another node is running in {}: stop it, or choose another directory",
+                    directory.display()
+                )));
+            }
+            Err(error) => return Err(failed(&path, error)),
+        }
     }
 }
 

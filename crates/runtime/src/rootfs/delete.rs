@@ -1,12 +1,15 @@
 //! Deletes what a container has left. Never follows a symbolic link, and never leaves the file system of the directory.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, IFlags, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
+
+/// Each level of a tree that is being deleted costs a descriptor.
+const MOST_LEVELS: usize = 256;
 
 /// Deletes a directory and everything in it; one that is not there is no error.
 pub(crate) fn delete(path: &Path) -> io::Result<()> {
@@ -25,14 +28,14 @@ pub(crate) fn delete(path: &Path) -> io::Result<()> {
         Err(Errno::NOENT) => return Ok(()),
         other => other?.st_dev,
     };
-    let name = std::ffi::CString::new(name.as_encoded_bytes())?;
+    let name = CString::new(name.as_encoded_bytes())?;
     remove_tree(parent, &name, device)
 }
 
-/// A directory that is being emptied, its parent, and its name there.
+/// A directory that is being emptied, and its name in the one above.
 struct Level {
     directory: OwnedFd,
-    name: std::ffi::CString,
+    name: CString,
 }
 
 /// Goes down without recursion: a container may have nested directories without end.
@@ -41,38 +44,39 @@ fn remove_tree(parent: OwnedFd, name: &CStr, device: u64) -> io::Result<()> {
         return Ok(());
     }
     let mut levels = vec![Level { directory: descend(parent.as_fd(), name, device)?, name: name.to_owned() }];
+    let mut moved = 0;
     while let Some(level) = levels.last() {
-        match empty_once(level.directory.as_fd())? {
-            Some(below) => {
-                let directory = descend(level.directory.as_fd(), &below, device)?;
-                levels.push(Level { directory, name: below });
-                if levels.len() > 512 {
-                    flatten(&mut levels, &parent)?;
-                }
+        if let Some(below) = empty_once(level.directory.as_fd())? {
+            let directory = descend(level.directory.as_fd(), &below, device)?;
+            levels.push(Level { directory, name: below });
+            if levels.len() > MOST_LEVELS {
+                moved += 1;
+                flatten(&mut levels, moved)?;
             }
-            None => {
-                let name = levels.pop().map(|level| level.name).unwrap_or_default();
-                let above = levels.last().map_or(parent.as_fd(), |level| level.directory.as_fd());
-                remove_directory(above, &name)?;
-            }
+        } else {
+            let name = levels.pop().map(|level| level.name).unwrap_or_default();
+            let above = levels.last().map_or(parent.as_fd(), |level| level.directory.as_fd());
+            remove_directory(above, &name)?;
         }
     }
     Ok(())
 }
 
-/// Descriptors are few: moves the deepest directory next to the first and begins again from there.
-fn flatten(levels: &mut Vec<Level>, parent: &OwnedFd) -> io::Result<()> {
-    let (Some(deepest), Some(first)) = (levels.pop(), levels.first()) else { return Ok(()) };
-    let holder = levels.last().map_or(parent.as_fd(), |level| level.directory.as_fd());
-    let unique = std::ffi::CString::new(format!("deep-{}", first.directory.as_raw_fd()))?;
-    rustix::fs::renameat(holder, &deepest.name, &first.directory, &unique)?;
+/// Descriptors are few: moves the deepest directory into the first, under a new name, and goes on from there. What lay
+/// between is found again later, and is less deep by then.
+fn flatten(levels: &mut Vec<Level>, moved: u64) -> io::Result<()> {
+    let Some(deepest) = levels.pop() else { return Ok(()) };
+    let (Some(first), Some(above)) = (levels.first(), levels.last()) else { return Ok(()) };
+    // No entry of a container's making has this name: it would have to hold a process number that is not yet known.
+    let name = CString::new(format!("agentcube-{}-{moved}", std::process::id()))?;
+    rustix::fs::renameat(&above.directory, &deepest.name, &first.directory, &name)?;
     levels.truncate(1);
-    levels.push(Level { directory: deepest.directory, name: unique });
+    levels.push(Level { directory: deepest.directory, name });
     Ok(())
 }
 
 /// Removes all entries that are not full directories, and names one that is.
-fn empty_once(directory: BorrowedFd<'_>) -> io::Result<Option<std::ffi::CString>> {
+fn empty_once(directory: BorrowedFd<'_>) -> io::Result<Option<CString>> {
     let mut full = None;
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -126,27 +130,28 @@ fn descend(directory: BorrowedFd<'_>, name: &CStr, device: u64) -> io::Result<Ow
     if rustix::fs::fstat(&opened)?.st_dev != device {
         return Err(io::Error::new(io::ErrorKind::CrossesDevices, "something is mounted in it"));
     }
-    loosen_one(&opened);
+    loosen_directory(opened.as_fd());
     Ok(opened)
 }
 
 /// Takes away whatever keeps an entry from being deleted, as far as we may.
 fn loosen(directory: BorrowedFd<'_>, name: &CStr) {
-    loosen_one(directory);
+    loosen_directory(directory);
     // Opening a device or a pipe could block or do something; a place does neither, but has no flags to change.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let regular = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|status| {
         matches!(FileType::from_raw_mode(status.st_mode), FileType::RegularFile | FileType::Directory)
     });
     if regular && let Ok(opened) = openat(directory, name, flags, Mode::empty()) {
-        clear_flags(&opened);
+        clear_flags(opened.as_fd());
     }
 }
 
-fn loosen_one(directory: impl AsFd) {
-    let may_write = rustix::fs::fstat(&directory).is_ok_and(|status| status.st_mode & 0o700 == 0o700);
+fn loosen_directory(directory: BorrowedFd<'_>) {
+    clear_flags(directory);
+    let may_write = rustix::fs::fstat(directory).is_ok_and(|status| status.st_mode & 0o700 == 0o700);
     if !may_write {
-        let _ = rustix::fs::fchmod(&directory, Mode::RWXU);
+        let _ = rustix::fs::fchmod(directory, Mode::RWXU);
     }
 }
 
@@ -160,10 +165,75 @@ fn loosen_mode(directory: BorrowedFd<'_>, name: &CStr) {
 }
 
 /// The immutable and append-only marks keep even root from deleting.
-fn clear_flags(opened: &OwnedFd) {
+fn clear_flags(opened: BorrowedFd<'_>) {
     let Ok(flags) = rustix::fs::ioctl_getflags(opened) else { return };
     let cleared = flags - (IFlags::IMMUTABLE | IFlags::APPEND);
     if cleared != flags {
         let _ = rustix::fs::ioctl_setflags(opened, cleared);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn follows_no_link_and_takes_all() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("kept"), "x").unwrap();
+        let parent = tempfile::tempdir().unwrap();
+        let tree = parent.path().join("tree");
+        fs::create_dir_all(tree.join("a/b/c")).unwrap();
+        symlink(outside.path(), tree.join("a/link")).unwrap();
+        fs::write(tree.join("a/b/file"), "x").unwrap();
+        fs::set_permissions(tree.join("a/b"), fs::Permissions::from_mode(0o000)).unwrap();
+        fs::set_permissions(tree.join("a"), fs::Permissions::from_mode(0o500)).unwrap();
+        delete(&tree).unwrap();
+        assert!(!tree.exists());
+        assert!(outside.path().join("kept").exists());
+        delete(&tree).unwrap();
+
+        symlink(outside.path(), &tree).unwrap();
+        delete(&tree).unwrap();
+        assert!(fs::symlink_metadata(&tree).is_err());
+        assert!(outside.path().join("kept").exists());
+    }
+
+    #[test]
+    fn takes_trees_that_are_deeper_than_descriptors_go() {
+        let parent = tempfile::tempdir().unwrap();
+        let tree = parent.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut at = openat(CWD, &tree, flags, Mode::empty()).unwrap();
+        for _ in 0..2 * MOST_LEVELS + 2 {
+            rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
+            at = openat(&at, "d", flags, Mode::empty()).unwrap();
+        }
+        delete(&tree).unwrap();
+        assert!(!tree.exists());
+    }
+
+    #[test]
+    fn takes_what_is_marked_immutable() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let parent = tempfile::tempdir().unwrap();
+        let tree = parent.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("file"), "x").unwrap();
+        for path in [tree.join("file"), tree.clone()] {
+            let opened = fs::File::open(path).unwrap();
+            if rustix::fs::ioctl_setflags(&opened, IFlags::IMMUTABLE).is_err() {
+                return; // A file system without such marks.
+            }
+        }
+        assert!(fs::remove_file(tree.join("file")).is_err());
+        delete(&tree).unwrap();
+        assert!(!tree.exists());
     }
 }

@@ -131,6 +131,7 @@ impl Common<'_> {
     ) -> Result<Infallible, Failure> {
         self.reached(Step::Terminal);
         rustix::process::setsid().during(Step::Terminal)?;
+        super::join_new_keyring();
         if terminal {
             report.send(&Report::Terminal, vec![self.terminal(program.user)?]);
         } else {

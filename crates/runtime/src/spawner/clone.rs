@@ -83,3 +83,54 @@ pub(super) fn host_pid(pidfd: BorrowedFd<'_>) -> io::Result<u32> {
         .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
         .ok_or_else(|| io::Error::other("the process has ended"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn tells_how_a_process_ended() {
+        // SAFETY: ends the copy at once.
+        let pidfd = clone(0, None, || unsafe { libc::_exit(42) }).unwrap();
+        assert!(host_pid(pidfd.as_fd()).unwrap() > 0);
+        assert_eq!(wait(pidfd.as_fd()).unwrap(), Ended::Code(42));
+
+        let pidfd = clone(0, None, || {
+            loop {
+                // SAFETY: only waits.
+                unsafe { libc::pause() };
+            }
+        });
+        let pidfd = pidfd.unwrap();
+        assert_eq!(reap(pidfd.as_fd()).unwrap(), None);
+        rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::TERM).unwrap();
+        assert_eq!(wait(pidfd.as_fd()).unwrap(), Ended::Signal(libc::SIGTERM));
+    }
+
+    #[test]
+    fn a_process_can_be_born_into_a_cgroup() {
+        let unified = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+        let Some(top) = unified.into_iter().find(|top| top.join("cgroup.procs").exists()) else { return };
+        let group = top.join(format!("agentcube-clone-{}", std::process::id()));
+        if std::fs::create_dir(&group).is_err() {
+            return; // Not ours to make.
+        }
+        let opened = std::fs::File::open(&group).unwrap();
+        let pidfd = clone(0, Some(opened.as_fd()), || {
+            loop {
+                // SAFETY: only waits.
+                unsafe { libc::pause() };
+            }
+        });
+        let pidfd = pidfd.unwrap();
+        let members = std::fs::read_to_string(group.join("cgroup.procs")).unwrap();
+        let pid = host_pid(pidfd.as_fd()).unwrap();
+        rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL).unwrap();
+        wait(pidfd.as_fd()).unwrap();
+        crate::cgroup::remove(&group).unwrap();
+        assert_eq!(members, format!("{pid}\n"));
+    }
+}

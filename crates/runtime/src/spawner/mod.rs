@@ -50,6 +50,13 @@ pub(crate) fn scratch_directory(directory: &Path) -> PathBuf {
     directory.join("scratch")
 }
 
+/// Leaves the keys of whoever started us behind. A user has few keyrings; without one of its own, a process has that of
+/// the spawner, which holds nothing.
+fn join_new_keyring() {
+    // SAFETY: a system call without memory of ours: no name, so a new keyring for this process alone.
+    unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, 0) };
+}
+
 /// Ends this process at a step, as suddenly as a crash.
 fn die_if_asked(die_at: Option<&str>, who: &str, step: Step) {
     if cfg!(debug_assertions) && die_at.is_some_and(|at| at == format!("{who}:{step:?}")) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
 use rustix::buffer::spare_capacity;
@@ -108,6 +108,7 @@ pub(super) struct Server<'a> {
 impl<'a> Server<'a> {
     fn new(socket: BorrowedFd<'a>, hello: Hello) -> Result<Self, Failure> {
         settle()?;
+        rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).during(Step::Clone)?;
         let open_files = raise_open_files();
         let template =
             Template::mount(&hello.directory.join("template"), hello.rootless).during(Step::Devices)?;
@@ -315,22 +316,16 @@ fn settle() -> Result<(), Failure> {
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
     let _ = rustix::process::setsid();
+    super::join_new_keyring();
     rustix::process::umask(Mode::empty());
     rustix::process::chdir(c"/").during(Step::WorkingDirectory)?;
     let nothing =
         openat(CWD, c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).during(Step::Streams)?;
     for number in [0, 1] {
-        use std::os::fd::AsRawFd;
         // SAFETY: replaces a standard stream, which nothing owns.
         unsafe { libc::dup2(nothing.as_raw_fd(), number) };
     }
-    rustix::io::fcntl_setfd(unsafe_socket(), rustix::io::FdFlags::CLOEXEC).during(Step::Clone)?;
     private_mounts()
-}
-
-fn unsafe_socket() -> BorrowedFd<'static> {
-    // SAFETY: `main` owns it for as long as the process lives.
-    unsafe { BorrowedFd::borrow_raw(SOCKET) }
 }
 
 /// Nothing that is mounted from here on shows up on the machine, and nothing of the machine's comes in later.
