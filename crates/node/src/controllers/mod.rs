@@ -1,6 +1,9 @@
 //! The workload controllers: each keeps the objects of one kind as kube-controller-manager would. They share
 //! the caches, and see their own writes through them.
 
+mod pod_state;
+mod statefulsets;
+
 use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
