@@ -1,6 +1,7 @@
 //! The workload controllers: each keeps the objects of one kind as kube-controller-manager would. They share
 //! the caches, and see their own writes through them.
 
+mod jobs;
 mod pod_state;
 mod statefulsets;
 
