@@ -107,6 +107,11 @@ impl<K: Object> Cache<K> {
         self.shared.contents.read().owned_by(controller)
     }
 
+    /// The objects of a namespace that have no controller.
+    pub fn orphans(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.shared.contents.read().orphans(namespace)
+    }
+
     /// Takes in what the server answered to a write. Ignored if something as new or newer is known.
     pub fn put(&self, object: K) {
         self.shared.contents.write().put(object);

@@ -18,7 +18,7 @@ type Key = (String, String);
 #[derive(Debug)]
 pub(super) struct Contents<K> {
     objects: BTreeMap<Key, Arc<K>>,
-    /// The objects of each controller, by its uid.
+    /// The objects of each controller, by its uid; those without a controller under the empty uid.
     owned: HashMap<String, BTreeSet<Key>>,
     /// Uids known to be gone whose deletion the watch has not delivered yet, with their last known revision.
     tombstones: HashMap<String, u64>,
@@ -59,6 +59,14 @@ impl<K: Object> Contents<K> {
     pub(super) fn owned_by(&self, controller: &str) -> Vec<Arc<K>> {
         let keys = self.owned.get(controller).into_iter().flatten();
         keys.filter_map(|key| self.objects.get(key).cloned()).collect()
+    }
+
+    pub(super) fn orphans(&self, namespace: &str) -> Vec<Arc<K>> {
+        let keys = self.owned.get("").into_iter();
+        keys.flat_map(|keys| keys.range((namespace.to_owned(), String::new())..))
+            .take_while(|(held, _)| held == namespace)
+            .filter_map(|key| self.objects.get(key).cloned())
+            .collect()
     }
 
     pub(super) fn reached(&self) -> u64 {
@@ -159,9 +167,7 @@ impl<K: Object> Contents<K> {
         if let Some(old) = &old {
             self.disown(&key, old.meta());
         }
-        if let Some(controller) = controller_uid(object.meta()) {
-            self.owned.entry(controller.to_owned()).or_default().insert(key);
-        }
+        self.owned.entry(controller_uid(object.meta()).to_owned()).or_default().insert(key);
         let changed = uid(object.meta()).to_owned();
         self.publish(&changed, Change { old, new: Some(object) });
     }
@@ -175,9 +181,8 @@ impl<K: Object> Contents<K> {
     }
 
     fn disown(&mut self, key: &Key, meta: &ObjectMeta) {
-        if let Some(controller) = controller_uid(meta)
-            && let Some(keys) = self.owned.get_mut(controller)
-        {
+        let controller = controller_uid(meta);
+        if let Some(keys) = self.owned.get_mut(controller) {
             keys.remove(key);
             if keys.is_empty() {
                 self.owned.remove(controller);
@@ -205,9 +210,9 @@ fn revision(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-fn controller_uid(meta: &ObjectMeta) -> Option<&str> {
+fn controller_uid(meta: &ObjectMeta) -> &str {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+    owners.iter().find(|owner| owner.controller == Some(true)).map_or("", |owner| owner.uid.as_str())
 }
 
 #[cfg(test)]

@@ -1,15 +1,21 @@
 //! The workload controllers: each keeps the objects of one kind as kube-controller-manager would. They share
 //! the caches, and see their own writes through them.
 
-mod jobs;
-mod pod_state;
-mod statefulsets;
+pub mod deployments;
+pub mod jobs;
+pub mod ownership;
+pub mod pods;
+mod refusal;
+pub mod replicasets;
+pub mod statefulsets;
+
+use std::fmt;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::Client;
 use kube::runtime::watcher;
+use kube::{Client, Resource};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -50,5 +56,51 @@ fn start<K: Object>(client: &Client, tasks: &mut JoinSet<()>, shutdown: &Cancell
 
 /// Starts every controller. The tasks end after the shutdown, once what they are doing is done.
 pub fn spawn(client: &Client, caches: &Caches, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) {
-    let _ = (client, caches, tasks, shutdown);
+    tasks.spawn(replicasets::run(client.clone(), caches.clone(), shutdown.clone()));
+    tasks.spawn(deployments::run(client.clone(), caches.clone(), shutdown.clone()));
+    tasks.spawn(statefulsets::run(client.clone(), caches.clone(), shutdown.clone()));
+    tasks.spawn(jobs::run(client.clone(), caches.clone(), shutdown.clone()));
+}
+
+/// Which object to reconcile.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Key {
+    pub fn of<K: Resource>(object: &K) -> Key {
+        let meta = object.meta();
+        Key {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A count as the API shows it: zero is left out.
+pub fn counted(count: usize) -> Option<i32> {
+    (count > 0).then(|| i32::try_from(count).unwrap_or(i32::MAX))
+}
+
+/// What the server said, without the decoration of the client.
+pub fn reason_of(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    }
+}
+
+/// Whether something could not be created because its namespace is being deleted.
+pub fn is_namespace_ending(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
 }

@@ -205,10 +205,11 @@ fn objects_are_found_by_controller_until_they_are_released() {
     owned.metadata.owner_references = Some(vec![owner("other", false), owner("owner", true)]);
     contents.put(owned);
     assert_eq!(contents.owned_by("owner").len(), 1);
-    assert!(contents.owned_by("other").is_empty());
+    assert!(contents.owned_by("other").is_empty() && contents.orphans("ns").is_empty());
     contents.put(pod("a", "1", 2));
     assert!(contents.owned_by("owner").is_empty());
-    assert!(contents.owned.is_empty());
+    assert_eq!((contents.orphans("ns").len(), contents.orphans("n").len()), (1, 0));
+    assert_eq!(contents.owned.len(), 1);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::pods;
+use super::worker;
 
 const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(600);
@@ -25,9 +25,11 @@ impl Backoff {
         succeeded: impl Iterator<Item = &'a Pod>,
         failed: impl Iterator<Item = &'a Pod>,
     ) -> Self {
-        let success = succeeded.map(pods::finished_at).max();
-        let failed: Vec<Timestamp> =
-            failed.map(pods::finished_at).filter(|at| success.is_none_or(|success| *at > success)).collect();
+        let success = succeeded.map(worker::finished_at).max();
+        let failed: Vec<Timestamp> = failed
+            .map(worker::finished_at)
+            .filter(|at| success.is_none_or(|success| *at > success))
+            .collect();
         let before = if success.is_some() { Self::default() } else { self };
         Self {
             failures: before.failures.saturating_add(u32::try_from(failed.len()).unwrap_or(u32::MAX)),
@@ -61,9 +63,16 @@ mod tests {
     #[test]
     fn waits_double_and_end() {
         let start = Timestamp::UNIX_EPOCH;
-        for (failures, passed, expected) in
-            [(0, 0, 0), (1, 0, 10), (1, 4, 6), (1, 11, 0), (2, 0, 20), (6, 0, 320), (7, 0, 600), (u32::MAX, 1, 599)]
-        {
+        for (failures, passed, expected) in [
+            (0, 0, 0),
+            (1, 0, 10),
+            (1, 4, 6),
+            (1, 11, 0),
+            (2, 0, 20),
+            (6, 0, 320),
+            (7, 0, 600),
+            (u32::MAX, 1, 599),
+        ] {
             let now = start + SignedDuration::from_secs(passed);
             assert_eq!(remaining(failures, start, now).as_secs(), expected, "{failures} {passed}");
         }

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::Pod;
 
-
 use super::backoff::Backoff;
 use super::indexes::Indexes;
-use super::pods;
 use super::policy::{self, Action};
-use crate::controllers::pod_state::{self, Phase};
+use super::worker;
+use crate::controllers::pods;
 
 /// A Job's spec; the API server admits none without.
 pub(super) fn spec(job: &Job) -> &JobSpec {
@@ -48,32 +47,35 @@ impl<'a> Facts<'a> {
         let uncounted: Vec<&Pod> = pods
             .iter()
             .copied()
-            .filter(|pod| pods::is_tracked(pod))
-            .filter(|pod| !pods::is_indexed(job) || pods::valid_index(job, pod).is_some())
+            .filter(|pod| worker::is_tracked(pod))
+            .filter(|pod| !worker::is_indexed(job) || worker::valid_index(job, pod).is_some())
             .collect();
         let is_new = |pod: &&Pod, recorded: &BTreeSet<&str>| !recorded.contains(uid(pod));
         let new_succeeded: Vec<&Pod> = uncounted
             .iter()
             .copied()
-            .filter(|pod| pod_state::phase(pod) == Phase::Succeeded && is_new(pod, &recorded.succeeded))
+            .filter(|pod| pods::phase(pod) == "Succeeded" && is_new(pod, &recorded.succeeded))
             .collect();
         let new_failed: Vec<&Pod> = uncounted
             .into_iter()
-            .filter(|pod| pods::is_failed(job, pod) && is_new(pod, &recorded.failed))
+            .filter(|pod| worker::is_failed(job, pod) && is_new(pod, &recorded.failed))
             .collect();
         let counted = new_failed.iter().filter(|pod| policy::action(job, pod).is_counted()).count();
         let status = job.status.as_ref();
         let mut facts = Self {
             job,
             pods: pods.to_vec(),
-            active: pods.iter().copied().filter(|pod| pod_state::is_active(pod)).collect(),
-            succeeded: sum(status.and_then(|status| status.succeeded), new_succeeded.len() + recorded.succeeded.len()),
+            active: pods.iter().copied().filter(|pod| pods::is_active(pod)).collect(),
+            succeeded: sum(
+                status.and_then(|status| status.succeeded),
+                new_succeeded.len() + recorded.succeeded.len(),
+            ),
             failed: sum(status.and_then(|status| status.failed), counted + recorded.failed.len()),
             new_succeeded,
             new_failed,
             indexes: None,
         };
-        if pods::is_indexed(job) {
+        if worker::is_indexed(job) {
             let indexes = facts.index_facts();
             facts.succeeded = indexes.succeeded.len();
             facts.indexes = Some(indexes);
@@ -86,13 +88,13 @@ impl<'a> Facts<'a> {
         let completions = spec(job).completions.unwrap_or(0);
         let parse = |text: Option<&String>| Indexes::parse(text.map_or("", String::as_str), completions);
         let recorded = parse(status.and_then(|status| status.completed_indexes.as_ref()));
-        let tracked = || self.pods.iter().copied().filter(|pod| pods::is_tracked(pod));
-        let ended = tracked().filter(|pod| pod_state::phase(pod) == Phase::Succeeded);
-        let succeeded = recorded.with(ended.filter_map(|pod| pods::valid_index(job, pod)));
+        let tracked = || self.pods.iter().copied().filter(|pod| worker::is_tracked(pod));
+        let ended = tracked().filter(|pod| pods::phase(pod) == "Succeeded");
+        let succeeded = recorded.with(ended.filter_map(|pod| worker::valid_index(job, pod)));
         let failed = spec(job).backoff_limit_per_index.map(|limit| {
             let failed = tracked().filter(|pod| index_failed(job, pod, limit));
             parse(status.and_then(|status| status.failed_indexes.as_ref()))
-                .with(failed.filter_map(|pod| pods::valid_index(job, pod)))
+                .with(failed.filter_map(|pod| worker::valid_index(job, pod)))
         });
         let awaiting = match &failed {
             Some(failed) => self.awaiting(&succeeded.union(failed)),
@@ -103,14 +105,19 @@ impl<'a> Facts<'a> {
 
     /// The latest failed Pod of each index that is neither settled nor at work.
     fn awaiting(&self, settled: &Indexes) -> BTreeMap<i32, &'a Pod> {
-        let busy: BTreeSet<i32> = self.active.iter().filter_map(|pod| pods::index(pod)).collect();
+        let busy: BTreeSet<i32> = self.active.iter().filter_map(|pod| worker::index(pod)).collect();
         let mut awaiting: BTreeMap<i32, &Pod> = BTreeMap::new();
-        for pod in self.pods.iter().copied().filter(|pod| pods::is_tracked(pod) && pods::is_failed(self.job, pod)) {
-            let Some(index) = pods::valid_index(self.job, pod) else { continue };
+        for pod in self
+            .pods
+            .iter()
+            .copied()
+            .filter(|pod| worker::is_tracked(pod) && worker::is_failed(self.job, pod))
+        {
+            let Some(index) = worker::valid_index(self.job, pod) else { continue };
             if settled.contains(index) || busy.contains(&index) {
                 continue;
             }
-            let rank = |pod: &Pod| (pods::all_failures(pod), pods::finished_at(pod));
+            let rank = |pod: &Pod| (worker::all_failures(pod), worker::finished_at(pod));
             let latest = awaiting.entry(index).or_insert(pod);
             if rank(latest) <= rank(pod) {
                 *latest = pod;
@@ -122,9 +129,9 @@ impl<'a> Facts<'a> {
     /// The back-off with the ends that are new; of a Job that this process did not know, with all that can be seen.
     pub(super) fn backoff(&self, known: Option<Backoff>) -> Backoff {
         let known = known.unwrap_or_else(|| {
-            let counted = || self.pods.iter().copied().filter(|pod| !pods::is_tracked(pod));
-            let succeeded = counted().filter(|pod| pod_state::phase(pod) == Phase::Succeeded);
-            let failed = counted().filter(|pod| pod_state::phase(pod) == Phase::Failed);
+            let counted = || self.pods.iter().copied().filter(|pod| !worker::is_tracked(pod));
+            let succeeded = counted().filter(|pod| pods::phase(pod) == "Succeeded");
+            let failed = counted().filter(|pod| pods::phase(pod) == "Failed");
             Backoff::default().after(succeeded, failed)
         });
         known.after(self.new_succeeded.iter().copied(), self.new_failed.iter().copied())
@@ -139,22 +146,23 @@ impl<'a> Facts<'a> {
         let statuses = self
             .pods
             .iter()
-            .filter(|pod| matches!(pod_state::phase(pod), Phase::Running | Phase::Pending))
+            .filter(|pod| matches!(pods::phase(pod), "Running" | "Pending"))
             .filter_map(|pod| pod.status.as_ref());
         let restarts: i64 = statuses
-            .flat_map(|status| status.init_container_statuses.iter().chain(&status.container_statuses).flatten())
+            .flat_map(|status| {
+                status.init_container_statuses.iter().chain(&status.container_statuses).flatten()
+            })
             .map(|container| i64::from(container.restart_count))
             .sum();
         restarts >= i64::from(limit.max(1))
     }
 
     pub(super) fn terminating(&self) -> i32 {
-        let ends = |pod: &&&Pod| pod_state::is_terminating(pod) && !pod_state::is_finished(pod);
-        i32::try_from(self.pods.iter().filter(ends).count()).unwrap_or(i32::MAX)
+        i32::try_from(self.pods.iter().filter(|pod| pods::is_terminating(pod)).count()).unwrap_or(i32::MAX)
     }
 
     pub(super) fn ready(&self) -> i32 {
-        i32::try_from(self.active.iter().filter(|pod| pod_state::is_ready(pod)).count()).unwrap_or(i32::MAX)
+        i32::try_from(self.active.iter().filter(|pod| pods::is_ready(pod)).count()).unwrap_or(i32::MAX)
     }
 }
 
@@ -184,10 +192,10 @@ fn sum(counted: Option<i32>, more: usize) -> i32 {
 }
 
 fn index_failed(job: &Job, pod: &Pod, limit: i32) -> bool {
-    pods::is_failed(job, pod)
+    worker::is_failed(job, pod)
         && match policy::action(job, pod) {
             Action::FailIndex => true,
             Action::Ignore => false,
-            Action::Count | Action::FailJob(_) => pods::failures(pod) >= limit,
+            Action::Count | Action::FailJob(_) => worker::failures(pod) >= limit,
         }
 }

@@ -29,7 +29,9 @@ impl Indexes {
         let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
         for run in runs {
             match joined.last_mut() {
-                Some(before) if run.first <= before.last.saturating_add(1) => before.last = before.last.max(run.last),
+                Some(before) if run.first <= before.last.saturating_add(1) => {
+                    before.last = before.last.max(run.last)
+                }
                 _ => joined.push(run),
             }
         }

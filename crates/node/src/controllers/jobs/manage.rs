@@ -11,8 +11,8 @@ use kube::ResourceExt;
 use super::backoff::{self, Backoff};
 use super::facts::{Facts, spec, uid};
 use super::plan::Operation;
-use super::{pods, status, track};
-use crate::controllers::pod_state;
+use super::{status, track, worker};
+use crate::controllers::pods;
 
 /// The most Pods that one pass creates or deletes.
 const MOST_AT_ONCE: usize = 500;
@@ -49,7 +49,7 @@ impl<'a> Managed<'a> {
         for pod in pods {
             let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
             self.operations.push(Operation::DeletePod { name, uid });
-            self.ready -= i32::from(pod_state::is_ready(pod));
+            self.ready -= i32::from(pods::is_ready(pod));
         }
         self.active -= count(pods.len());
         self.terminating += count(pods.len());
@@ -57,7 +57,7 @@ impl<'a> Managed<'a> {
 
     /// Lets Pods go uncounted. The finalizer goes first: a Pod that is deleted while it is tracked counts as failed.
     fn drop_uncounted(mut self, pods: Vec<&'a Pod>) -> Self {
-        let tracked = pods.iter().filter(|pod| pods::is_tracked(pod));
+        let tracked = pods.iter().filter(|pod| worker::is_tracked(pod));
         self.operations.extend(tracked.map(|pod| track::remove_finalizer(pod)));
         self.remove(&pods);
         self.dropped = pods;
@@ -81,7 +81,7 @@ pub(super) fn manage<'a>(facts: &Facts<'a>, backoff: Backoff, now: Timestamp) ->
         excess.truncate(MOST_AT_ONCE);
         return managed.drop_uncounted(excess);
     }
-    let replaced_late = if pods::replaces_only_failed(facts.job) { managed.terminating } else { 0 };
+    let replaced_late = if worker::replaces_only_failed(facts.job) { managed.terminating } else { 0 };
     let missing = usize::try_from(wanted - replaced_late - managed.active).unwrap_or(0).min(MOST_AT_ONCE);
     if missing == 0 {
         return managed;
@@ -116,12 +116,12 @@ fn create(facts: &Facts<'_>, missing: usize, backoff: Backoff, now: Timestamp) -
         return Err(wait);
     }
     let Some(indexes) = &facts.indexes else {
-        return Ok((0..missing).map(|_| pods::new_pod(job, None, None)).collect());
+        return Ok((0..missing).map(|_| worker::new_pod(job, None, None)).collect());
     };
-    let mut taken = indexes.succeeded.with(facts.active.iter().filter_map(|pod| pods::index(pod)));
-    if pods::replaces_only_failed(job) {
-        let leaving = facts.pods.iter().filter(|pod| pod_state::is_terminating(pod) && !pod_state::is_finished(pod));
-        taken = taken.with(leaving.filter_map(|pod| pods::index(pod)));
+    let mut taken = indexes.succeeded.with(facts.active.iter().filter_map(|pod| worker::index(pod)));
+    if worker::replaces_only_failed(job) {
+        let leaving = facts.pods.iter().filter(|pod| pods::is_terminating(pod));
+        taken = taken.with(leaving.filter_map(|pod| worker::index(pod)));
     }
     if let Some(failed) = &indexes.failed {
         taken = taken.union(failed);
@@ -129,8 +129,8 @@ fn create(facts: &Facts<'_>, missing: usize, backoff: Backoff, now: Timestamp) -
     let free = taken.first_missing(missing, spec(job).completions.unwrap_or(0));
     let wait = |index: &i32| match indexes.awaiting.get(index) {
         Some(failed) => {
-            let failures = pods::all_failures(failed).unsigned_abs().saturating_add(1);
-            backoff::remaining(failures, pods::finished_at(failed), now)
+            let failures = worker::all_failures(failed).unsigned_abs().saturating_add(1);
+            backoff::remaining(failures, worker::finished_at(failed), now)
         }
         None => Duration::ZERO,
     };
@@ -138,9 +138,9 @@ fn create(facts: &Facts<'_>, missing: usize, backoff: Backoff, now: Timestamp) -
     match later.iter().map(wait).min() {
         Some(wait) if now.is_empty() => Err(wait),
         _ => {
-            let made = now.into_iter().map(|index| {
-                pods::new_pod(job, Some(index), indexes.awaiting.get(&index).copied())
-            });
+            let made = now
+                .into_iter()
+                .map(|index| worker::new_pod(job, Some(index), indexes.awaiting.get(&index).copied()));
             Ok(made.collect())
         }
     }
@@ -152,12 +152,12 @@ fn for_removal<'a>(facts: &Facts<'a>, excess: i32) -> Vec<&'a Pod> {
     let mut left = facts.active.clone();
     left.sort_by(|a, b| advance(a, b));
     let mut removed = Vec::new();
-    if pods::is_indexed(facts.job) {
+    if worker::is_indexed(facts.job) {
         let mut seen = BTreeSet::new();
         // From the most advanced down: the first of an index stays.
         left.reverse();
         left.retain(|pod| {
-            let stays = pods::valid_index(facts.job, pod).is_some_and(|index| seen.insert(index));
+            let stays = worker::valid_index(facts.job, pod).is_some_and(|index| seen.insert(index));
             if !stays {
                 removed.push(*pod);
             }
@@ -174,12 +174,13 @@ fn for_removal<'a>(facts: &Facts<'a>, excess: i32) -> Vec<&'a Pod> {
 fn advance(a: &Pod, b: &Pod) -> Ordering {
     let rank = |pod: &Pod| {
         let assigned = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-        let ready_since = pod_state::condition(pod, "Ready")
-            .filter(|_| pod_state::is_ready(pod))
-            .and_then(|ready| Some(Reverse(ready.last_transition_time.as_ref()?.0)));
+        let ready_since = pods::ready_since(pod).map(Reverse);
         let created = pod.metadata.creation_timestamp.as_ref().map(|at| Reverse(at.0));
-        let restarts = Reverse(pod_state::restarts(pod));
-        (assigned, pod_state::phase(pod), pod_state::is_ready(pod), ready_since, restarts, created)
+        let status = pod.status.as_ref();
+        let restarts = status.into_iter().flat_map(|status| status.container_statuses.iter().flatten());
+        let restarts = Reverse(restarts.map(|container| container.restart_count).max());
+        let phase = ["Pending", "Unknown", "Running"].iter().position(|phase| *phase == pods::phase(pod));
+        (assigned, phase, pods::is_ready(pod), ready_since, restarts, created)
     };
     rank(a).cmp(&rank(b)).then_with(|| a.metadata.name.cmp(&b.metadata.name))
 }

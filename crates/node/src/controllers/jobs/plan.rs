@@ -14,8 +14,7 @@ use kube::ResourceExt;
 use super::backoff::Backoff;
 use super::facts::{Facts, spec};
 use super::manage::{self, Managed};
-use super::{pods, policy, status, track};
-use crate::controllers::pod_state;
+use super::{policy, status, track, worker};
 use crate::events::Severity;
 
 /// The controller that keeps Jobs which name no other.
@@ -40,13 +39,30 @@ pub(super) struct Observed {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Operation {
     /// Takes a Pod in, and has it tracked.
-    AdoptPod { name: String, uid: String },
-    ReleasePod { name: String, uid: String },
+    AdoptPod {
+        name: String,
+        uid: String,
+    },
+    ReleasePod {
+        name: String,
+        uid: String,
+    },
     CreatePod(Box<Pod>),
-    DeletePod { name: String, uid: String },
-    RemoveFinalizer { name: String, uid: String },
-    WriteStatus { status: Box<JobStatus>, notes: Vec<Note> },
-    DeleteJob { uid: String },
+    DeletePod {
+        name: String,
+        uid: String,
+    },
+    RemoveFinalizer {
+        name: String,
+        uid: String,
+    },
+    WriteStatus {
+        status: Box<JobStatus>,
+        notes: Vec<Note>,
+    },
+    DeleteJob {
+        uid: String,
+    },
 }
 
 /// An Event to record once the status that it tells of is written.
@@ -132,8 +148,8 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
 /// An orphan as it will be once it is taken in.
 fn tracked(pod: &Pod) -> Pod {
     let mut pod = pod.clone();
-    if !pods::is_tracked(&pod) {
-        pod.metadata.finalizers.get_or_insert_default().push(pods::FINALIZER.to_owned());
+    if !worker::is_tracked(&pod) {
+        pod.metadata.finalizers.get_or_insert_default().push(worker::FINALIZER.to_owned());
     }
     pod
 }
@@ -148,12 +164,14 @@ fn claims(observed: &Observed) -> Vec<Operation> {
 /// A Job that has ended holds no Pod back, and goes itself when its time has come.
 fn after_the_end(observed: &Observed, ended: Timestamp, now: Timestamp) -> Plan {
     let job = &observed.job;
-    let held = observed.pods.iter().filter(|pod| pods::is_tracked(pod));
+    let held = observed.pods.iter().filter(|pod| worker::is_tracked(pod));
     let mut operations: Vec<Operation> = held.map(|pod| track::remove_finalizer(pod)).collect();
     let mut requeue = None;
     if let (Some(seconds), None) = (spec(job).ttl_seconds_after_finished, &job.metadata.deletion_timestamp) {
         let due = ended.saturating_add(SignedDuration::from_secs(seconds.into()));
-        match due.map_or(Duration::ZERO, |due| Duration::try_from(due.duration_since(now)).unwrap_or_default()) {
+        match due
+            .map_or(Duration::ZERO, |due| Duration::try_from(due.duration_since(now)).unwrap_or_default())
+        {
             Duration::ZERO => operations.push(Operation::DeleteJob { uid: job.uid().unwrap_or_default() }),
             left => requeue = Some(left),
         }
@@ -175,7 +193,7 @@ fn judge(facts: &Facts<'_>, report: &JobStatus, now: Timestamp) -> Option<Verdic
 }
 
 fn fails_by_policy(facts: &Facts<'_>) -> Option<Verdict> {
-    let failed = facts.pods.iter().filter(|pod| pods::is_failed(facts.job, pod));
+    let failed = facts.pods.iter().filter(|pod| worker::is_failed(facts.job, pod));
     let message = failed.map(|pod| policy::action(facts.job, pod)).find_map(|action| match action {
         policy::Action::FailJob(message) => Some(message),
         _ => None,
@@ -220,14 +238,4 @@ fn is_complete(facts: &Facts<'_>, managed: &Managed<'_>) -> bool {
     // Without a number of completions any success will do, once the others have ended too.
     let enough = spec(facts.job).completions.unwrap_or(1);
     facts.succeeded >= enough && managed.active == 0
-}
-
-/// Pods that are held by the finalizer of a Job which is gone.
-pub(super) fn release(pods: &[Arc<Pod>]) -> Vec<Operation> {
-    pods.iter().filter(|pod| pods::is_tracked(pod)).map(|pod| track::remove_finalizer(pod)).collect()
-}
-
-/// Whether a Pod that is controlled by nobody counts as an orphan that may be taken in.
-pub(super) fn is_adoptable(pod: &Pod) -> bool {
-    pod_state::controller_of(pod).is_none() && !pod_state::is_terminating(pod)
 }

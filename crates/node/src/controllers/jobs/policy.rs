@@ -54,7 +54,8 @@ fn cause(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     let patterns = rule.on_pod_conditions.as_deref()?;
     let condition = status.conditions.iter().flatten().find(|condition| {
         patterns.iter().any(|pattern| {
-            pattern.type_ == condition.type_ && pattern.status.as_deref().unwrap_or("True") == condition.status
+            pattern.type_ == condition.type_
+                && pattern.status.as_deref().unwrap_or("True") == condition.status
         })
     })?;
     Some(format!("Pod {name} has condition {}", condition.type_))

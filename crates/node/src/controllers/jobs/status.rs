@@ -101,7 +101,14 @@ pub(super) fn differs(held: Option<&JobStatus>, report: &JobStatus) -> bool {
 }
 
 /// Sets a condition; says whether that changed anything.
-fn set(report: &mut JobStatus, kind: &str, status: &str, reason: &str, message: &str, now: Timestamp) -> bool {
+fn set(
+    report: &mut JobStatus,
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> bool {
     let conditions = report.conditions.get_or_insert_default();
     let at = conditions.iter().position(|condition| condition.type_ == kind);
     let new = JobCondition {
@@ -114,7 +121,9 @@ fn set(report: &mut JobStatus, kind: &str, status: &str, reason: &str, message: 
     };
     match at.map(|at| &mut conditions[at]) {
         None => conditions.push(new),
-        Some(held) if (&held.status, &held.reason, &held.message) == (&new.status, &new.reason, &new.message) => {
+        Some(held)
+            if (&held.status, &held.reason, &held.message) == (&new.status, &new.reason, &new.message) =>
+        {
             return false;
         }
         Some(held) => *held = new,
@@ -128,5 +137,8 @@ fn note(severity: Severity, reason: &str, message: &str) -> Note {
 
 /// The API keeps whole seconds.
 fn time(now: Timestamp) -> Time {
-    Time(now.round(jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Trunc)).unwrap_or(now))
+    Time(
+        now.round(jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Trunc))
+            .unwrap_or(now),
+    )
 }

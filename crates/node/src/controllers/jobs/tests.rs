@@ -9,17 +9,21 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::plan::Operation;
-use super::pods;
+use super::worker;
 use super::world::{World, job};
-use crate::controllers::pod_state;
+use crate::controllers::pods;
 
 /// What becomes of the status, without times and without what is zero.
 fn counts(world: &World) -> Value {
     let status = world.status();
     let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
     assert_eq!((uncounted.succeeded, uncounted.failed), (None, None));
-    json!([status.active.unwrap_or(0), status.succeeded.unwrap_or(0), status.failed.unwrap_or(0),
-           status.terminating.unwrap_or(0)])
+    json!([
+        status.active.unwrap_or(0),
+        status.succeeded.unwrap_or(0),
+        status.failed.unwrap_or(0),
+        status.terminating.unwrap_or(0)
+    ])
 }
 
 fn told(operations: &[Operation]) -> Vec<&'static str> {
@@ -57,7 +61,10 @@ fn runs_one_pod_to_completion() {
     // The end is recorded, then the Pod is let go, then it is counted.
     assert_eq!(step(&mut world), ["status", "unhold", "status"]);
     assert_eq!(counts(&world), json!([0, 1, 0, 0]));
-    assert_eq!(world.conditions(), ["SuccessCriteriaMet=True CompletionsReached", "Complete=True CompletionsReached"]);
+    assert_eq!(
+        world.conditions(),
+        ["SuccessCriteriaMet=True CompletionsReached", "Complete=True CompletionsReached"]
+    );
     assert!(world.status().completion_time.is_some());
     assert_eq!(world.notes.iter().map(|note| note.reason.as_str()).collect::<Vec<_>>(), ["Completed"]);
     assert_eq!(step(&mut world), nothing());
@@ -108,7 +115,10 @@ fn waits_longer_after_every_failure_and_gives_up() {
     world.finish(&pod, "Failed", 1);
     world.step();
     assert_eq!(counts(&world), json!([0, 0, 3, 0]));
-    assert_eq!(world.conditions(), ["FailureTarget=True BackoffLimitExceeded", "Failed=True BackoffLimitExceeded"]);
+    assert_eq!(
+        world.conditions(),
+        ["FailureTarget=True BackoffLimitExceeded", "Failed=True BackoffLimitExceeded"]
+    );
     assert_eq!(world.notes[0].message, "Job has reached the specified backoff limit");
     assert_eq!(step(&mut world), nothing());
 }
@@ -172,7 +182,10 @@ fn a_deadline_ends_the_job() {
 fn suspending_stops_the_clock_and_counts_nothing() {
     let mut world = World::new(job(json!({"suspend": true, "activeDeadlineSeconds": 5})));
     assert_eq!(step(&mut world), ["status"]);
-    assert_eq!((world.status().start_time, world.conditions()), (None, vec!["Suspended=True JobSuspended".into()]));
+    assert_eq!(
+        (world.status().start_time, world.conditions()),
+        (None, vec!["Suspended=True JobSuspended".into()])
+    );
     world.wait(60);
     world.edit(|spec| spec.suspend = Some(false));
     assert_eq!(step(&mut world), ["create", "status"]);
@@ -208,13 +221,16 @@ fn indexed_pods_know_their_index() {
     let pods = world.active();
     assert!(pods[0].starts_with("pi-0-") && pods[1].starts_with("pi-1-"), "{pods:?}");
     let pod = world.pod(&pods[1]).expect("a Pod");
-    assert_eq!((pod.annotations()[pods::INDEX].as_str(), pod.labels()[pods::INDEX].as_str()), ("1", "1"));
+    assert_eq!((pod.annotations()[worker::INDEX].as_str(), pod.labels()[worker::INDEX].as_str()), ("1", "1"));
     let spec = serde_json::to_value(&pod.spec).expect("a spec");
     assert_eq!(spec["hostname"], "pi-1");
-    assert_eq!(spec["containers"][0]["env"][0], json!({
-        "name": "JOB_COMPLETION_INDEX",
-        "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/job-completion-index']"}},
-    }));
+    assert_eq!(
+        spec["containers"][0]["env"][0],
+        json!({
+            "name": "JOB_COMPLETION_INDEX",
+            "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/job-completion-index']"}},
+        })
+    );
     world.finish(&pods[1], "Succeeded", 0);
     world.step();
     assert_eq!(world.status().completed_indexes.as_deref(), Some("1"));
@@ -242,7 +258,7 @@ fn an_index_has_its_own_limit() {
     assert_eq!(step(&mut world), ["create", "status"]);
     assert_eq!(step(&mut world), ["status", "unhold", "status"]);
     let again = world.active().into_iter().find(|pod| pod.starts_with("pi-0-")).expect("replaced");
-    assert_eq!(world.pod(&again).expect("a Pod").annotations()[pods::FAILURES], "1");
+    assert_eq!(world.pod(&again).expect("a Pod").annotations()[worker::FAILURES], "1");
     world.finish(&again, "Failed", 1);
     world.step();
     assert_eq!(world.status().failed_indexes.as_deref(), Some("0"));
@@ -268,14 +284,20 @@ fn too_many_failed_indexes_end_the_job() {
 
 #[test]
 fn the_failure_policy_has_its_say() {
-    let policy = |action: &str| json!({
-        "podFailurePolicy": {"rules": [{"action": action, "onExitCodes": {"operator": "In", "values": [42]}}]},
-        "podReplacementPolicy": "Failed",
-    });
+    let policy = |action: &str| {
+        json!({
+            "podFailurePolicy": {"rules": [{"action": action, "onExitCodes": {"operator": "In", "values": [42]}}]},
+            "podReplacementPolicy": "Failed",
+        })
+    };
     for (action, failed, message) in [
         ("Ignore", 0, None),
         ("Count", 1, None),
-        ("FailJob", 1, Some("Container c for pod here/pi-001 failed with exit code 42 matching FailJob rule at index 0")),
+        (
+            "FailJob",
+            1,
+            Some("Container c for pod here/pi-001 failed with exit code 42 matching FailJob rule at index 0"),
+        ),
     ] {
         let mut world = World::new(job(policy(action)));
         world.step();
@@ -315,7 +337,11 @@ fn replaces_at_once_or_only_what_has_failed() {
         world.step();
         world.wait(10);
         world.step();
-        assert_eq!((world.observed.pods.len(), world.status().failed.unwrap_or(0)), (made, failed), "{policy}");
+        assert_eq!(
+            (world.observed.pods.len(), world.status().failed.unwrap_or(0)),
+            (made, failed),
+            "{policy}"
+        );
     }
 }
 
@@ -339,7 +365,7 @@ fn takes_in_orphans_and_lets_strays_go() {
     world.observed.strays = vec![Arc::new(orphan.clone())];
     world.observed.orphans = vec![Arc::new(orphan)];
     assert_eq!(step(&mut world), ["adopt", "release"]);
-    assert!(world.observed.pods.iter().all(|pod| pods::is_tracked(pod)));
+    assert!(world.observed.pods.iter().all(|pod| worker::is_tracked(pod)));
 }
 
 #[test]
@@ -389,8 +415,10 @@ fn jobs() -> impl Strategy<Value = Value> {
         Just(json!({"completions": null, "parallelism": 2})),
         Just(json!({"completions": 3, "parallelism": 3, "podReplacementPolicy": "Failed"})),
         Just(json!({"completions": 4, "parallelism": 3, "completionMode": "Indexed"})),
-        Just(json!({"completions": 4, "parallelism": 3, "completionMode": "Indexed", "backoffLimitPerIndex": 1,
-                    "backoffLimit": 2147483647})),
+        Just(
+            json!({"completions": 4, "parallelism": 3, "completionMode": "Indexed", "backoffLimitPerIndex": 1,
+                    "backoffLimit": 2147483647})
+        ),
     ]
 }
 
@@ -399,15 +427,17 @@ fn perform(world: &mut World, act: &Act, deleted: &mut bool) {
     let running = |world: &World, n: usize| world.active().get(n).cloned();
     match act {
         Act::Step(writes) => world.step_partly(*writes),
-        Act::Succeed(n) => drop(running(world, *n).map(|pod| world.finish(&pod, "Succeeded", 0))),
-        Act::Fail(n) => drop(running(world, *n).map(|pod| world.finish(&pod, "Failed", 1))),
-        Act::Delete(n) => drop(running(world, *n).map(|pod| {
+        Act::Succeed(n) => running(world, *n).into_iter().for_each(|pod| world.finish(&pod, "Succeeded", 0)),
+        Act::Fail(n) => running(world, *n).into_iter().for_each(|pod| world.finish(&pod, "Failed", 1)),
+        Act::Delete(n) => {
             *deleted = true;
-            world.delete(&pod);
-        })),
+            running(world, *n).into_iter().for_each(|pod| world.delete(&pod));
+        }
         Act::Stop(n) => {
             let name = world.observed.pods.get(*n).map(|pod| pod.name_any());
-            drop(name.map(|name| world.stop(&name)));
+            if let Some(name) = name {
+                world.stop(&name);
+            }
         }
         Act::Wait(seconds) => world.wait(*seconds),
         Act::Suspend(suspend) => {
@@ -484,7 +514,7 @@ proptest! {
         if !deleted && complete {
             prop_assert_eq!(failed, failures);
         }
-        prop_assert!(world.observed.pods.iter().all(|pod| !pods::is_tracked(pod) || !pod_state::is_finished(pod)));
+        prop_assert!(world.observed.pods.iter().all(|pod| !worker::is_tracked(pod) || !pods::is_finished(pod)));
     }
 
     /// A plan that was carried out leaves nothing to do until something happens. The one exception: what a

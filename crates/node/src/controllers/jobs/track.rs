@@ -10,8 +10,8 @@ use kube::ResourceExt;
 
 use super::facts::{Facts, Recorded, uid};
 use super::plan::{Note, Operation, Verdict};
-use super::{pods, policy, status};
-use crate::controllers::pod_state::{self, Phase};
+use super::{policy, status, worker};
+use crate::controllers::pods;
 
 /// The most ends that a status records at once, so that it stays small.
 const MOST_RECORDED: usize = 500;
@@ -31,7 +31,7 @@ pub(super) fn track(
     now: Timestamp,
 ) -> Vec<Operation> {
     let mut tracked: BTreeSet<&str> =
-        facts.pods.iter().filter(|pod| pods::is_tracked(pod)).map(|pod| uid(pod)).collect();
+        facts.pods.iter().filter(|pod| worker::is_tracked(pod)).map(|pod| uid(pod)).collect();
     count_released(&mut report, &tracked);
     let mut released = record(facts, &mut report, verdict);
     let full = released.len() < releasable(facts, verdict).count();
@@ -52,7 +52,8 @@ pub(super) fn track(
         let notes = notes.into_iter().chain(ending).collect();
         return write(facts.job.status.as_ref(), report, notes).into_iter().collect();
     }
-    let mut operations: Vec<Operation> = write(facts.job.status.as_ref(), first.clone(), notes).into_iter().collect();
+    let mut operations: Vec<Operation> =
+        write(facts.job.status.as_ref(), first.clone(), notes).into_iter().collect();
     operations.extend(released.iter().map(|pod| remove_finalizer(pod)));
     operations.extend(write(Some(&first), report, ending));
     operations
@@ -69,14 +70,14 @@ fn releasable<'a>(facts: &Facts<'a>, verdict: Option<&Verdict>) -> impl Iterator
     let over = job.metadata.deletion_timestamp.is_some() || verdict.is_some();
     let awaiting: BTreeSet<&str> =
         facts.indexes.iter().flat_map(|indexes| indexes.awaiting.values()).map(|pod| uid(pod)).collect();
-    let mut pods: Vec<&Pod> = facts.pods.iter().copied().filter(|pod| pods::is_tracked(pod)).collect();
-    if pods::is_indexed(job) {
-        pods.sort_by_key(|pod| pods::index(pod).unwrap_or(-1));
+    let mut pods: Vec<&Pod> = facts.pods.iter().copied().filter(|pod| worker::is_tracked(pod)).collect();
+    if worker::is_indexed(job) {
+        pods.sort_by_key(|pod| worker::index(pod).unwrap_or(-1));
     }
     pods.into_iter().filter(move |pod| {
-        over || pod_state::phase(pod) == Phase::Succeeded
+        over || pods::phase(pod) == "Succeeded"
             // The replacement has to learn from it first.
-            || (pods::is_failed(job, pod) && !awaiting.contains(uid(pod)))
+            || (worker::is_failed(job, pod) && !awaiting.contains(uid(pod)))
     })
 }
 
@@ -91,19 +92,19 @@ fn record<'a>(facts: &Facts<'a>, report: &mut JobStatus, verdict: Option<&Verdic
     let mut released = Vec::new();
     for pod in releasable(facts, verdict) {
         released.push(pod);
-        let valid = facts.indexes.is_none() || pods::valid_index(job, pod).is_some();
+        let valid = facts.indexes.is_none() || worker::valid_index(job, pod).is_some();
         let known = recorded.failed.contains(uid(pod));
-        if pod_state::phase(pod) == Phase::Succeeded && !known {
+        if pods::phase(pod) == "Succeeded" && !known {
             match &facts.indexes {
                 // The index itself keeps it from being counted again.
                 Some(indexes) => {
-                    let index = pods::valid_index(job, pod);
+                    let index = worker::valid_index(job, pod);
                     new_indexes += usize::from(index.is_some_and(|index| !indexes.recorded.contains(index)));
                 }
                 None if !recorded.succeeded.contains(uid(pod)) => succeeded.push(uid(pod).to_owned()),
                 None => {}
             }
-        } else if (pods::is_failed(job, pod) || fails_all)
+        } else if (worker::is_failed(job, pod) || fails_all)
             && !known
             && valid
             && policy::action(job, pod).is_counted()
@@ -129,9 +130,10 @@ fn record<'a>(facts: &Facts<'a>, report: &mut JobStatus, verdict: Option<&Verdic
 /// Counts what was recorded and has lost its finalizer since.
 fn count_released(report: &mut JobStatus, tracked: &BTreeSet<&str>) {
     let uncounted = report.uncounted_terminated_pods.get_or_insert_default();
-    let mut settle = |uids: &mut Option<Vec<String>>, counter: &mut Option<i32>| {
+    let settle = |uids: &mut Option<Vec<String>>, counter: &mut Option<i32>| {
         let before = uids.take().unwrap_or_default();
-        let (left, gone): (Vec<String>, Vec<String>) = before.into_iter().partition(|uid| tracked.contains(uid.as_str()));
+        let (left, gone): (Vec<String>, Vec<String>) =
+            before.into_iter().partition(|uid| tracked.contains(uid.as_str()));
         let counted = counter.unwrap_or(0).saturating_add(i32::try_from(gone.len()).unwrap_or(i32::MAX));
         *counter = (counted > 0).then_some(counted);
         *uids = (!left.is_empty()).then_some(left);

@@ -12,8 +12,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::plan::{Note, Observed, Operation, Plan, plan};
-use super::pods;
-use crate::controllers::pod_state::{self, Phase};
+use super::worker;
+use crate::controllers::pods;
 
 pub(super) struct World {
     pub(super) observed: Observed,
@@ -88,9 +88,10 @@ impl World {
         let time = Time(self.now);
         match operation {
             Operation::AdoptPod { name, .. } => {
-                let at = self.observed.orphans.iter().position(|pod| pod.name_any() == name).expect("an orphan");
+                let at =
+                    self.observed.orphans.iter().position(|pod| pod.name_any() == name).expect("an orphan");
                 let mut pod = (*self.observed.orphans.remove(at)).clone();
-                pod.metadata.finalizers.get_or_insert_default().push(pods::FINALIZER.to_owned());
+                pod.metadata.finalizers.get_or_insert_default().push(worker::FINALIZER.to_owned());
                 self.observed.pods.push(Arc::new(pod));
             }
             Operation::ReleasePod { name, .. } => self.observed.strays.retain(|pod| pod.name_any() != name),
@@ -98,6 +99,7 @@ impl World {
                 self.made += 1;
                 let prefix = pod.metadata.generate_name.clone().expect("a generated name");
                 pod.metadata.name = Some(format!("{prefix}{:03}", self.made));
+                pod.metadata.namespace = Some("here".into());
                 pod.metadata.uid = Some(format!("uid-{:03}", self.made));
                 pod.metadata.creation_timestamp = Some(time);
                 pod.status = Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() });
@@ -130,7 +132,7 @@ impl World {
 
     /// Pods at work, oldest first.
     pub(super) fn active(&self) -> Vec<String> {
-        let active = self.observed.pods.iter().filter(|pod| pod_state::is_active(pod));
+        let active = self.observed.pods.iter().filter(|pod| pods::is_active(pod));
         active.map(|pod| pod.name_any()).collect()
     }
 
@@ -169,7 +171,7 @@ impl World {
         });
         self.told.extend(self.pod(name).and_then(|pod| pod.uid()));
         // One that runs stays until the node is done with it.
-        let over = self.pod(name).is_some_and(pod_state::is_finished);
+        let over = self.pod(name).is_some_and(pods::is_finished);
         if over {
             self.collect(name);
         }
@@ -178,10 +180,10 @@ impl World {
     /// The node is done with a Pod that was told to go.
     pub(super) fn stop(&mut self, name: &str) {
         let Some(pod) = self.pod(name) else { return };
-        if !pod_state::is_terminating(pod) {
+        if pod.metadata.deletion_timestamp.is_none() {
             return;
         }
-        if pod_state::phase(pod) != Phase::Succeeded && pod_state::phase(pod) != Phase::Failed {
+        if pods::phase(pod) != "Succeeded" && pods::phase(pod) != "Failed" {
             self.change(name, |pod| pod.status.get_or_insert_default().phase = Some("Failed".into()));
         }
         self.collect(name);
@@ -190,7 +192,9 @@ impl World {
     /// An object that was deleted, has ended and is held by nothing vanishes.
     fn collect(&mut self, name: &str) {
         self.observed.pods.retain(|pod| {
-            let held = pods::is_tracked(pod) || !pod_state::is_terminating(pod) || !pod_state::is_finished(pod);
+            let held = worker::is_tracked(pod)
+                || pod.metadata.deletion_timestamp.is_none()
+                || !pods::is_finished(pod);
             pod.name_any() != name || held
         });
     }

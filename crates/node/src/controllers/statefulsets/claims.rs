@@ -4,9 +4,9 @@
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 
-use super::identity;
+use crate::controllers::ownership::controller_reference;
 
 /// What becomes of claims when the set is scaled down, and when it is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,8 @@ pub(super) struct Policy {
 
 impl Policy {
     pub(super) fn of(set: &StatefulSet) -> Self {
-        let policy = set.spec.as_ref().and_then(|spec| spec.persistent_volume_claim_retention_policy.as_ref());
+        let policy =
+            set.spec.as_ref().and_then(|spec| spec.persistent_volume_claim_retention_policy.as_ref());
         let deletes = |choice: Option<&String>| choice.is_some_and(|choice| choice == "Delete");
         Self {
             delete_when_scaled: deletes(policy.and_then(|policy| policy.when_scaled.as_ref())),
@@ -34,10 +35,10 @@ impl Policy {
 pub(super) fn owner(set: &StatefulSet, pod: Owner<'_>) -> Option<OwnerReference> {
     let policy = Policy::of(set);
     match pod {
-        Owner::Replica => policy.delete_when_deleted.then(|| identity::controller_reference(set)),
-        Owner::Condemned(pod) if policy.delete_when_scaled => pod.controller_owner_ref(&()),
+        Owner::Replica => policy.delete_when_deleted.then(|| controller_reference(set)),
+        Owner::Condemned(pod) if policy.delete_when_scaled => Some(controller_reference(pod)),
         // Scaled away but to be kept until the set goes.
-        Owner::Condemned(_) => policy.delete_when_deleted.then(|| identity::controller_reference(set)),
+        Owner::Condemned(_) => policy.delete_when_deleted.then(|| controller_reference(set)),
     }
 }
 
@@ -74,7 +75,9 @@ pub(super) fn corrected(
     let contested = !Policy::of(set).retains() && foreign.iter().any(|one| one.controller == Some(true));
     let wanted: Vec<OwnerReference> = foreign.into_iter().chain(owner.filter(|_| !contested)).collect();
     let same = wanted.len() == held.len()
-        && wanted.iter().all(|one| held.iter().any(|held| held.uid == one.uid && held.controller == one.controller));
+        && wanted
+            .iter()
+            .all(|one| held.iter().any(|held| held.uid == one.uid && held.controller == one.controller));
     (!same).then_some(wanted)
 }
 

@@ -6,8 +6,10 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
+
+use crate::controllers::ownership::controller_reference;
+use crate::controllers::pods;
 
 pub(super) const POD_NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 pub(super) const POD_INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
@@ -44,11 +46,6 @@ pub(super) fn replicas(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1).max(0)
 }
 
-pub(super) fn in_range(set: &StatefulSet, ordinal: i32) -> bool {
-    let first = first_ordinal(set);
-    ordinal >= first && ordinal - first < replicas(set)
-}
-
 pub(super) fn revision_of(pod: &Pod) -> &str {
     pod.metadata.labels.as_ref().and_then(|labels| labels.get(REVISION_LABEL)).map_or("", String::as_str)
 }
@@ -68,10 +65,6 @@ fn identity_labels(name: &str, ordinal: i32) -> BTreeMap<String, String> {
         (POD_NAME_LABEL.to_owned(), name.to_owned()),
         (POD_INDEX_LABEL.to_owned(), ordinal.to_string()),
     ])
-}
-
-pub(super) fn controller_reference(set: &StatefulSet) -> OwnerReference {
-    set.controller_owner_ref(&()).unwrap_or_default()
 }
 
 pub(super) fn claim_templates(set: &StatefulSet) -> &[PersistentVolumeClaim] {
@@ -94,28 +87,15 @@ pub(super) fn claims(set: &StatefulSet, ordinal: i32) -> impl Iterator<Item = Pe
 /// The Pod of one ordinal at one revision.
 pub(super) fn new_pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordinal: i32) -> Pod {
     let name = pod_name(set, ordinal);
-    let meta = template.metadata.as_ref();
-    let mut labels = meta.and_then(|meta| meta.labels.clone()).unwrap_or_default();
-    labels.extend(identity_labels(&name, ordinal));
-    labels.insert(REVISION_LABEL.to_owned(), revision.to_owned());
-    let mut spec = template.spec.clone().unwrap_or_default();
+    let mut pod = pods::from_template(template, controller_reference(set));
+    pod.labels_mut().extend(identity_labels(&name, ordinal));
+    pod.labels_mut().insert(REVISION_LABEL.to_owned(), revision.to_owned());
+    let spec = pod.spec.get_or_insert_default();
     spec.hostname = Some(name.clone());
     spec.subdomain = set.spec.as_ref().and_then(|spec| spec.service_name.clone());
     spec.volumes = volumes(set, ordinal, spec.volumes.take());
-    Pod {
-        metadata: ObjectMeta {
-            name: Some(name),
-            namespace: set.namespace(),
-            generate_name: Some(format!("{}-", set.name_any())),
-            labels: Some(labels),
-            annotations: meta.and_then(|meta| meta.annotations.clone()),
-            finalizers: meta.and_then(|meta| meta.finalizers.clone()),
-            owner_references: Some(vec![controller_reference(set)]),
-            ..ObjectMeta::default()
-        },
-        spec: Some(spec),
-        status: None,
-    }
+    pod.metadata.name = Some(name);
+    pod
 }
 
 /// The claims as volumes; a volume of the template that bears the name of a claim gives way to it.

@@ -16,7 +16,7 @@ use super::claims::{self, Owner, Policy};
 use super::identity;
 use super::revisions::{self, Versions};
 use super::status;
-use crate::controllers::pod_state::{self, Phase};
+use crate::controllers::pods::{self, Availability};
 
 /// Everything that bears on one set.
 #[derive(Debug, Clone, Default)]
@@ -41,18 +41,44 @@ pub(super) struct Observed {
 /// One write. They are done in order, and none before all earlier ones have succeeded.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Operation {
-    AdoptRevision { name: String, uid: String },
-    AdoptPod { name: String, uid: String },
-    ReleasePod { name: String, uid: String },
+    AdoptRevision {
+        name: String,
+        uid: String,
+    },
+    AdoptPod {
+        name: String,
+        uid: String,
+    },
+    ReleasePod {
+        name: String,
+        uid: String,
+    },
     CreateRevision(Box<ControllerRevision>),
-    RenumberRevision { name: String, revision: i64 },
-    DeleteRevision { name: String },
-    CreateClaim { pod: String, claim: Box<PersistentVolumeClaim> },
-    SetClaimOwners { name: String, owners: Vec<OwnerReference> },
+    RenumberRevision {
+        name: String,
+        revision: i64,
+    },
+    DeleteRevision {
+        name: String,
+    },
+    CreateClaim {
+        pod: String,
+        claim: Box<PersistentVolumeClaim>,
+    },
+    SetClaimOwners {
+        name: String,
+        owners: Vec<OwnerReference>,
+    },
     CreatePod(Box<Pod>),
     /// Makes a Pod or its claims what the set says; `labels` are those that the Pod lacks.
-    UpdatePod { name: String, labels: BTreeMap<String, String> },
-    DeletePod { name: String, uid: String },
+    UpdatePod {
+        name: String,
+        labels: BTreeMap<String, String>,
+    },
+    DeletePod {
+        name: String,
+        uid: String,
+    },
 }
 
 /// What to do, what to report, and when to look again although nothing happened.
@@ -107,14 +133,26 @@ fn adopt(observed: &Observed, operations: &mut Vec<Operation>) {
 }
 
 /// When the next ready Pod will count as available.
-fn next_look(set: &StatefulSet, pods: &[&Pod], status: &StatefulSetStatus, now: Timestamp) -> Option<Duration> {
+fn next_look(
+    set: &StatefulSet,
+    pods: &[&Pod],
+    status: &StatefulSetStatus,
+    now: Timestamp,
+) -> Option<Duration> {
     let seconds = min_ready_seconds(set);
     if seconds <= 0 || status.ready_replicas == status.available_replicas {
         return None;
     }
-    let next = pods.iter().filter_map(|pod| pod_state::available_at(pod, seconds)).filter(|at| *at > now).min();
-    let wait = next.and_then(|at| Duration::try_from(at.duration_since(now)).ok());
-    Some(wait.unwrap_or(Duration::from_secs(seconds.unsigned_abs().into())))
+    let waits = pods.iter().filter_map(|pod| match pods::availability(pod, seconds, now) {
+        Availability::After(wait) => Some(wait),
+        Availability::Available | Availability::NotReady => None,
+    });
+    waits.min()
+}
+
+/// Told to go, and not yet gone.
+pub(super) fn is_leaving(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
 }
 
 pub(super) fn min_ready_seconds(set: &StatefulSet) -> i32 {
@@ -234,13 +272,13 @@ impl<'a> Step<'a> {
 
     fn tend(&mut self, ordinal: i32, pod: &Pod, ordered: bool) -> Next {
         // However it ended, it is to run: a new one is made once this one is gone.
-        if pod_state::is_finished(pod) {
-            if !pod_state::is_terminating(pod) {
+        if pods::is_finished(pod) {
+            if !is_leaving(pod) {
                 self.delete(pod);
             }
             return Next::Stop;
         }
-        if pod_state::phase(pod) == Phase::Pending {
+        if pods::phase(pod) == "Pending" {
             self.create_claims(ordinal, &pod.name_any(), pod.uid().as_deref());
         }
         if ordered && !self.is_well(pod) {
@@ -255,7 +293,7 @@ impl<'a> Step<'a> {
     }
 
     fn remove(&mut self, pod: &Pod, ordered: bool) -> Next {
-        if pod_state::is_terminating(pod) {
+        if is_leaving(pod) {
             return Next::Stop;
         }
         let first_unwell = || self.unwell().next().map(|pod| pod.name_any());
@@ -272,12 +310,13 @@ impl<'a> Step<'a> {
             return;
         }
         let rolling = self.observed.set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
-        let partition = rolling.and_then(|one| one.rolling_update.as_ref()).and_then(|one| one.partition).unwrap_or(0);
+        let partition =
+            rolling.and_then(|one| one.rolling_update.as_ref()).and_then(|one| one.partition).unwrap_or(0);
         // The partition counts from the first ordinal.
         let kept = usize::try_from(partition).unwrap_or(0);
         for (_, slot) in self.replicas.clone().into_iter().skip(kept).rev() {
             let Some(pod) = slot else { return };
-            if identity::revision_of(pod) != self.versions.update.name && !pod_state::is_terminating(pod) {
+            if identity::revision_of(pod) != self.versions.update.name && !is_leaving(pod) {
                 self.delete(pod);
                 return;
             }
@@ -289,9 +328,10 @@ impl<'a> Step<'a> {
 
     /// Running, ready for long enough, and staying.
     fn is_well(&self, pod: &Pod) -> bool {
-        pod_state::phase(pod) == Phase::Running
-            && pod_state::is_available(pod, min_ready_seconds(&self.observed.set), self.now)
-            && !pod_state::is_terminating(pod)
+        pods::phase(pod) == "Running"
+            && pods::availability(pod, min_ready_seconds(&self.observed.set), self.now)
+                == Availability::Available
+            && !is_leaving(pod)
     }
 
     /// Those that hold the others up, lowest ordinal first, the wanted before the condemned.
@@ -315,7 +355,8 @@ impl<'a> Step<'a> {
             match self.observed.claims.get(&name) {
                 None => {
                     claim.metadata.owner_references = owner.clone().map(|owner| vec![owner]);
-                    self.operations.push(Operation::CreateClaim { pod: pod_name.to_owned(), claim: Box::new(claim) });
+                    self.operations
+                        .push(Operation::CreateClaim { pod: pod_name.to_owned(), claim: Box::new(claim) });
                 }
                 Some(held) => {
                     if let Some(owners) = claims::corrected(held, set, pod_name, pod_uid, owner.clone()) {

@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::identity;
 use super::plan::Operation;
+use crate::controllers::ownership::controller_reference;
 
 const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 
@@ -56,7 +56,8 @@ pub(super) fn choose(
         }
         None => create(set, &wanted, next, owned.iter().chain(others), &mut collisions),
     };
-    let update = Version { name, template: set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default() };
+    let update =
+        Version { name, template: set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default() };
     let at = set.status.as_ref().and_then(|status| status.current_revision.as_deref()).unwrap_or("");
     let current = owned.iter().find(|one| one.name_any() == at).and_then(|one| restore(one));
     Versions { current: current.unwrap_or_else(|| update.clone()), update, collisions, record }
@@ -98,7 +99,8 @@ pub(super) fn expired(
 ) -> Vec<Operation> {
     let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit).unwrap_or(10);
     let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
-    let old: Vec<String> = owned.iter().map(|one| one.name_any()).filter(|name| !live.contains(name.as_str())).collect();
+    let old: Vec<String> =
+        owned.iter().map(|one| one.name_any()).filter(|name| !live.contains(name.as_str())).collect();
     let excess = old.len().saturating_sub(limit);
     old.into_iter().take(excess).map(|name| Operation::DeleteRevision { name }).collect()
 }
@@ -133,7 +135,7 @@ fn new_revision(set: &StatefulSet, data: &Value, revision: i64, collisions: i32)
             namespace: set.namespace(),
             labels: Some(labels),
             annotations: set.metadata.annotations.clone(),
-            owner_references: Some(vec![identity::controller_reference(set)]),
+            owner_references: Some(vec![controller_reference(set)]),
             ..ObjectMeta::default()
         },
         data: Some(RawExtension(data.clone())),
@@ -144,7 +146,8 @@ fn new_revision(set: &StatefulSet, data: &Value, revision: i64, collisions: i32)
 /// FNV-1 over the data as Go would print it and the number of collisions, in letters that spell no words.
 fn hash(data: &Value, collisions: i32) -> String {
     let text = go_json(data) + &collisions.to_string();
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte));
+    let hash =
+        text.bytes().fold(0x811c_9dc5_u32, |hash, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte));
     let letters = b"bcdfghjklmnpqrstvwxz2456789";
     hash.to_string().bytes().map(|digit| char::from(letters[usize::from(digit) % letters.len()])).collect()
 }
@@ -154,7 +157,9 @@ fn go_json(data: &Value) -> String {
     let mut text = String::new();
     for letter in data.to_string().chars() {
         match letter {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => text.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                text.push_str(&format!("\\u{:04x}", u32::from(letter)))
+            }
             other => text.push(other),
         }
     }

@@ -5,22 +5,27 @@ use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::identity;
-use super::plan::min_ready_seconds;
+use super::plan::{is_leaving, min_ready_seconds};
 use super::revisions::Versions;
-use crate::controllers::pod_state::{self, Phase};
+use crate::controllers::pods::{self, Availability};
 
-pub(super) fn report(set: &StatefulSet, pods: &[&Pod], versions: &Versions, now: Timestamp) -> StatefulSetStatus {
+pub(super) fn report(
+    set: &StatefulSet,
+    pods: &[&Pod],
+    versions: &Versions,
+    now: Timestamp,
+) -> StatefulSetStatus {
     let count = |counts: &dyn Fn(&Pod) -> bool| {
         let counted = pods.iter().filter(|pod| identity::ordinal(pod).is_some() && counts(pod)).count();
         i32::try_from(counted).unwrap_or(i32::MAX)
     };
-    let ready = |pod: &Pod| pod_state::phase(pod) == Phase::Running && pod_state::is_ready(pod);
-    let at = |pod: &Pod, name: &str| !pod_state::is_terminating(pod) && identity::revision_of(pod) == name;
+    let ready = |pod: &Pod| pods::phase(pod) == "Running" && pods::is_ready(pod);
+    let at = |pod: &Pod, name: &str| !is_leaving(pod) && identity::revision_of(pod) == name;
     let mut status = StatefulSetStatus {
         replicas: count(&|_| true),
         ready_replicas: Some(count(&ready)),
         available_replicas: Some(count(&|pod| {
-            ready(pod) && pod_state::is_available(pod, min_ready_seconds(set), now)
+            ready(pod) && pods::availability(pod, min_ready_seconds(set), now) == Availability::Available
         })),
         current_replicas: Some(count(&|pod| at(pod, &versions.current.name))),
         updated_replicas: Some(count(&|pod| at(pod, &versions.update.name))),
@@ -52,8 +57,14 @@ fn complete_update(set: &StatefulSet, status: &mut StatefulSetStatus) {
 /// Whether two reports say the same; a count of zero may be left out.
 pub(super) fn is_same(a: &StatefulSetStatus, b: &StatefulSetStatus) -> bool {
     let counts = |one: &StatefulSetStatus| {
-        [one.ready_replicas, one.available_replicas, one.current_replicas, one.updated_replicas, one.collision_count]
-            .map(|count| count.unwrap_or(0))
+        [
+            one.ready_replicas,
+            one.available_replicas,
+            one.current_replicas,
+            one.updated_replicas,
+            one.collision_count,
+        ]
+        .map(|count| count.unwrap_or(0))
     };
     a.replicas == b.replicas
         && counts(a) == counts(b)

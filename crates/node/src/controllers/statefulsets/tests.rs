@@ -67,20 +67,29 @@ fn parallel_creates_and_deletes_all_at_once() {
 
 #[test]
 fn a_pod_is_who_its_ordinal_says() {
-    let mut world = World::new(set(1, json!({
-        "ordinals": {"start": 5},
-        "volumeClaimTemplates": [{"metadata": {"name": "data", "labels": {"a": "b"}}, "spec": {}}],
-    })));
+    let mut world = World::new(set(
+        1,
+        json!({
+            "ordinals": {"start": 5},
+            "volumeClaimTemplates": [{"metadata": {"name": "data", "labels": {"a": "b"}}, "spec": {}}],
+        }),
+    ));
     assert_eq!(step(&mut world), ["claim data-web-5", "create web-5"]);
     let pod = world.pod("web-5").expect("created");
     let revision = world.observed.revisions[0].name_any();
-    assert_eq!(serde_json::to_value(&pod.metadata.labels).expect("labels"), json!({
-        "app": "web", "apps.kubernetes.io/pod-index": "5", "controller-revision-hash": revision,
-        "statefulset.kubernetes.io/pod-name": "web-5",
-    }));
+    assert_eq!(
+        serde_json::to_value(&pod.metadata.labels).expect("labels"),
+        json!({
+            "app": "web", "apps.kubernetes.io/pod-index": "5", "controller-revision-hash": revision,
+            "statefulset.kubernetes.io/pod-name": "web-5",
+        })
+    );
     let spec = serde_json::to_value(&pod.spec).expect("a spec");
     assert_eq!((&spec["hostname"], &spec["subdomain"]), (&json!("web-5"), &json!("web")));
-    assert_eq!(spec["volumes"], json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data-web-5"}}]));
+    assert_eq!(
+        spec["volumes"],
+        json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data-web-5"}}])
+    );
     let claim = serde_json::to_value(&*world.observed.claims["data-web-5"]).expect("a claim");
     assert_eq!(claim["metadata"]["labels"], json!({"a": "b", "app": "web"}));
     assert_eq!(claim["metadata"]["ownerReferences"], Value::Null);
@@ -371,7 +380,8 @@ fn check(world: &World) -> Result<(), TestCaseError> {
             let ordinal = identity::ordinal(&pod).expect("an ordinal");
             prop_assert!(ordinal < wanted);
             for lower in 0..ordinal {
-                let ready = world.pod(&format!("web-{lower}")).is_some_and(crate::controllers::pod_state::is_ready);
+                let ready =
+                    world.pod(&format!("web-{lower}")).is_some_and(crate::controllers::pods::is_ready);
                 prop_assert!(ready, "web-{ordinal} before web-{lower}");
             }
         }

@@ -96,7 +96,8 @@ impl World {
         let time = Time(self.now);
         match operation {
             Operation::AdoptPod { name, .. } => {
-                let at = self.observed.orphans.iter().position(|pod| pod.name_any() == name).expect("an orphan");
+                let at =
+                    self.observed.orphans.iter().position(|pod| pod.name_any() == name).expect("an orphan");
                 let pod = self.observed.orphans.remove(at);
                 self.observed.pods.push(pod);
             }
@@ -109,10 +110,17 @@ impl World {
             }
             Operation::CreateRevision(revision) => self.observed.revisions.push(Arc::new(*revision)),
             Operation::RenumberRevision { name, revision } => {
-                let at = self.observed.revisions.iter_mut().find(|one| one.name_any() == name).expect("a revision");
+                let at = self
+                    .observed
+                    .revisions
+                    .iter_mut()
+                    .find(|one| one.name_any() == name)
+                    .expect("a revision");
                 Arc::make_mut(at).revision = revision;
             }
-            Operation::DeleteRevision { name } => self.observed.revisions.retain(|one| one.name_any() != name),
+            Operation::DeleteRevision { name } => {
+                self.observed.revisions.retain(|one| one.name_any() != name)
+            }
             Operation::CreateClaim { mut claim, .. } => {
                 claim.metadata.uid = Some(self.uid());
                 self.observed.claims.insert(claim.name_any(), Arc::new(*claim));
@@ -145,7 +153,8 @@ impl World {
     }
 
     pub(super) fn ordinals(&self) -> Vec<i32> {
-        let mut ordinals: Vec<i32> = self.observed.pods.iter().filter_map(|pod| identity::ordinal(pod)).collect();
+        let mut ordinals: Vec<i32> =
+            self.observed.pods.iter().filter_map(|pod| identity::ordinal(pod)).collect();
         ordinals.sort_unstable();
         ordinals
     }

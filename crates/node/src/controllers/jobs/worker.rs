@@ -3,11 +3,12 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ContainerStatus, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 
+use super::facts::spec;
 use super::policy;
-use crate::controllers::pod_state::{self, Phase};
+use crate::controllers::ownership::controller_reference;
+use crate::controllers::pods;
 
 /// Keeps a Pod from vanishing before its end is recorded in the Job's status.
 pub(super) const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
@@ -46,10 +47,10 @@ pub(super) fn replaces_only_failed(job: &Job) -> bool {
 
 /// Whether a Pod counts as failed. One that was deleted does, as it may never get to say how it ended.
 pub(super) fn is_failed(job: &Job, pod: &Pod) -> bool {
-    match pod_state::phase(pod) {
-        Phase::Failed => true,
-        Phase::Succeeded => false,
-        _ => pod_state::is_terminating(pod) && !replaces_only_failed(job),
+    match pods::phase(pod) {
+        "Failed" => true,
+        "Succeeded" => false,
+        _ => pods::is_terminating(pod) && !replaces_only_failed(job),
     }
 }
 
@@ -68,7 +69,7 @@ fn count(pod: &Pod, annotation: &str) -> i32 {
 
 /// When a Pod ended: when its last container did, or it stopped being ready, or was deleted, or at worst was created.
 pub(super) fn finished_at(pod: &Pod) -> Timestamp {
-    let unready = pod_state::condition(pod, "Ready").filter(|ready| ready.status == "False");
+    let unready = pods::condition(pod, "Ready").filter(|ready| ready.status == "False");
     let unready = unready.and_then(|ready| Some(ready.last_transition_time.as_ref()?.0));
     let deleted = pod.metadata.deletion_timestamp.as_ref().map(|at| {
         let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
@@ -85,54 +86,37 @@ fn containers_finished_at(pod: &Pod) -> Option<Timestamp> {
         let init = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
         init.iter().any(|one| one.name == name && one.restart_policy.as_deref() == Some("Always"))
     };
-    let ended = |one: &ContainerStatus| Some(one.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0);
+    let ended =
+        |one: &ContainerStatus| Some(one.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0);
     let init = status.init_container_statuses.iter().flatten().filter(|one| sidecar(&one.name));
-    let all: Option<Vec<Timestamp>> = status.container_statuses.iter().flatten().chain(init).map(ended).collect();
+    let all: Option<Vec<Timestamp>> =
+        status.container_statuses.iter().flatten().chain(init).map(ended).collect();
     all?.into_iter().max()
 }
 
 /// A Pod to create. `replaced` is the failed one whose failures an index inherits.
 pub(super) fn new_pod(job: &Job, index: Option<i32>, replaced: Option<&Pod>) -> Pod {
-    let spec = job.spec.clone().unwrap_or_default();
-    let counts_failures = spec.backoff_limit_per_index.is_some();
-    let template = spec.template;
-    let meta = template.metadata.unwrap_or_default();
-    let (mut labels, mut annotations) = (meta.labels.unwrap_or_default(), meta.annotations.unwrap_or_default());
-    let mut pod_spec = template.spec.unwrap_or_default();
-    let mut generate_name = format!("{}-", job.name_any());
-    if let Some(index) = index {
-        labels.insert(INDEX.to_owned(), index.to_string());
-        annotations.insert(INDEX.to_owned(), index.to_string());
-        pod_spec.hostname = Some(format!("{}-{index}", job.name_any()));
-        generate_name = indexed_prefix(&job.name_any(), index);
-        if counts_failures {
-            let (counted, ignored) = inherited_failures(job, replaced);
-            annotations.insert(FAILURES.to_owned(), counted.to_string());
-            if ignored > 0 {
-                annotations.insert(IGNORED_FAILURES.to_owned(), ignored.to_string());
-            }
-        }
-        for container in pod_spec.init_containers.iter_mut().flatten().chain(&mut pod_spec.containers) {
-            add_index_variable(container.env.get_or_insert_default());
+    let mut pod = pods::from_template(&spec(job).template, controller_reference(job));
+    if !is_tracked(&pod) {
+        pod.finalizers_mut().push(FINALIZER.to_owned());
+    }
+    let Some(index) = index else { return pod };
+    pod.labels_mut().insert(INDEX.to_owned(), index.to_string());
+    pod.annotations_mut().insert(INDEX.to_owned(), index.to_string());
+    pod.metadata.generate_name = Some(indexed_prefix(&job.name_any(), index));
+    if spec(job).backoff_limit_per_index.is_some() {
+        let (counted, ignored) = inherited_failures(job, replaced);
+        pod.annotations_mut().insert(FAILURES.to_owned(), counted.to_string());
+        if ignored > 0 {
+            pod.annotations_mut().insert(IGNORED_FAILURES.to_owned(), ignored.to_string());
         }
     }
-    let mut finalizers = meta.finalizers.unwrap_or_default();
-    if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
-        finalizers.push(FINALIZER.to_owned());
+    let template = pod.spec.get_or_insert_default();
+    template.hostname = Some(format!("{}-{index}", job.name_any()));
+    for container in template.init_containers.iter_mut().flatten().chain(&mut template.containers) {
+        add_index_variable(container.env.get_or_insert_default());
     }
-    Pod {
-        metadata: ObjectMeta {
-            generate_name: Some(generate_name),
-            namespace: job.namespace(),
-            labels: (!labels.is_empty()).then_some(labels),
-            annotations: (!annotations.is_empty()).then_some(annotations),
-            finalizers: Some(finalizers),
-            owner_references: job.controller_owner_ref(&()).map(|owner| vec![owner]),
-            ..ObjectMeta::default()
-        },
-        spec: Some(pod_spec),
-        status: None,
-    }
+    pod
 }
 
 fn inherited_failures(job: &Job, replaced: Option<&Pod>) -> (i32, i32) {

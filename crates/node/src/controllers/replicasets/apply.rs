@@ -1,0 +1,161 @@
+//! Carries out what was planned for a ReplicaSet, and tells of it in Events. Every answer is written through.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::Value;
+
+use super::super::ownership::{adoption, controller_reference, release};
+use super::super::{is_namespace_ending, pods, reason_of};
+use super::Context;
+use super::observe::Observed;
+use super::plan::Operation;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("taking or letting go a Pod: {0}")]
+    Claim(#[source] kube::Error),
+    #[error("the ReplicaSet is gone or being deleted, so that it must not adopt Pods")]
+    Gone,
+    /// Shown as Kubernetes shows it: the message of the API server alone.
+    #[error("{}", reason_of(.0))]
+    Create(#[source] kube::Error),
+    #[error("unable to delete pods: {}", reason_of(.0))]
+    Delete(#[source] kube::Error),
+}
+
+impl Error {
+    /// The reason of the condition that reports this.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Error::Delete(_) => "FailedDelete",
+            Error::Create(_) | Error::Claim(_) | Error::Gone => "FailedCreate",
+        }
+    }
+}
+
+pub(super) async fn apply(
+    context: &Context,
+    observed: &Observed,
+    operations: &[Operation],
+) -> Result<(), Error> {
+    let mut may_adopt = false;
+    let mut deletions = Vec::new();
+    for operation in operations {
+        match operation {
+            Operation::Adopt(pod) => {
+                if !may_adopt {
+                    check_alive(context, &observed.set).await?;
+                    may_adopt = true;
+                }
+                let reference = controller_reference(&*observed.set);
+                claim(context, pod, adoption(&reference, &pod.metadata)).await?;
+            }
+            Operation::Release(pod) => {
+                claim(context, pod, release(&observed.set.metadata, &pod.metadata)).await?;
+            }
+            Operation::Create { count } => create(context, observed, *count).await?,
+            Operation::Delete(pod) => deletions.push(delete(context, &observed.set, pod)),
+        }
+    }
+    join_all(deletions).await.into_iter().collect()
+}
+
+fn pods_of(context: &Context, set: &ReplicaSet) -> Api<Pod> {
+    Api::namespaced(context.client.clone(), &set.namespace().unwrap_or_default())
+}
+
+/// Nothing may be adopted by what the cache alone believes to be alive: the garbage collector would have to
+/// tell the Pods of a former ReplicaSet of the same name from those of this one.
+async fn check_alive(context: &Context, set: &ReplicaSet) -> Result<(), Error> {
+    let api: Api<ReplicaSet> = Api::namespaced(context.client.clone(), &set.namespace().unwrap_or_default());
+    let fresh = api.get_opt(&set.name_any()).await.map_err(Error::Claim)?;
+    let alive = |fresh: &ReplicaSet| fresh.uid() == set.uid() && fresh.metadata.deletion_timestamp.is_none();
+    if fresh.as_ref().is_some_and(alive) { Ok(()) } else { Err(Error::Gone) }
+}
+
+/// Changes the owners of a Pod. A Pod that is gone or another by now is no failure: the caches will tell.
+async fn claim(context: &Context, pod: &Arc<Pod>, patch: Value) -> Result<(), Error> {
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace().unwrap_or_default());
+    match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
+        Ok(pod) => context.caches.pods.put(pod),
+        Err(kube::Error::Api(status)) if status.code == 404 => context.caches.pods.gone(pod),
+        Err(error) => return Err(Error::Claim(error)),
+    }
+    Ok(())
+}
+
+/// Creates Pods in batches that double: a template that cannot be created is not tried a hundred times.
+async fn create(context: &Context, observed: &Observed, count: usize) -> Result<(), Error> {
+    let Some(template) = observed.template() else { return Ok(()) };
+    let (set, api) = (&observed.set, pods_of(context, &observed.set));
+    let pod = pods::from_template(template, controller_reference(&**set));
+    let (mut left, mut batch) = (count, 1);
+    while left > 0 {
+        let size = batch.min(left);
+        let creations = (0..size).map(|_| create_one(context, &api, set, &pod));
+        join_all(creations).await.into_iter().collect::<Result<Vec<()>, _>>()?;
+        left -= size;
+        batch *= 2;
+    }
+    Ok(())
+}
+
+async fn create_one(context: &Context, api: &Api<Pod>, set: &ReplicaSet, pod: &Pod) -> Result<(), Error> {
+    match api.create(&PostParams::default(), pod).await {
+        Ok(pod) => {
+            let message = format!("Created pod: {}", pod.name_any());
+            context.caches.pods.put(pod);
+            context.events.normal(set, "SuccessfulCreate", message);
+            Ok(())
+        }
+        // The namespace is going, and the ReplicaSet with it.
+        Err(error) if is_namespace_ending(&error) => Ok(()),
+        Err(error) => {
+            let message = format!("Error creating: {}", reason_of(&error));
+            context.events.warning(set, "FailedCreate", message);
+            Err(Error::Create(error))
+        }
+    }
+}
+
+async fn delete(context: &Context, set: &ReplicaSet, pod: &Arc<Pod>) -> Result<(), Error> {
+    let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match pods_of(context, set).delete(&pod.name_any(), &parameters).await {
+        Ok(answer) => {
+            context.caches.pods.deleted(pod, answer.left());
+            context.events.normal(set, "SuccessfulDelete", format!("Deleted pod: {}", pod.name_any()));
+            Ok(())
+        }
+        // Not found, or another Pod of the same name by now.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+            context.caches.pods.gone(pod);
+            Ok(())
+        }
+        Err(error) => {
+            context.events.warning(set, "FailedDelete", format!("Error deleting: {}", reason_of(&error)));
+            Err(Error::Delete(error))
+        }
+    }
+}
+
+pub(super) async fn write_status(
+    context: &Context,
+    observed: &Observed,
+    status: ReplicaSetStatus,
+) -> Result<(), kube::Error> {
+    let set = &observed.set;
+    let api: Api<ReplicaSet> = Api::namespaced(context.client.clone(), &set.namespace().unwrap_or_default());
+    let new = ReplicaSet { status: Some(status), ..(**set).clone() };
+    match api.replace_status(&set.name_any(), &PostParams::default(), &new).await {
+        Ok(set) => context.caches.replica_sets.put(set),
+        Err(kube::Error::Api(status)) if status.code == 404 => context.caches.replica_sets.gone(set),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
