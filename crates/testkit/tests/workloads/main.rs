@@ -6,7 +6,9 @@
 
 mod cases;
 mod cases_deployment;
+mod cases_job;
 mod cases_replicaset;
+mod cases_statefulset;
 mod stage;
 mod view;
 mod world;

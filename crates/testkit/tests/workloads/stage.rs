@@ -183,9 +183,12 @@ impl Stage {
     /// Has all Pods be gone that were told to end.
     pub(crate) async fn finish_all(&mut self) -> Result<()> {
         for pod in self.world.pods_where(is_terminating) {
+            // Another may bear its name at once.
+            let uid = |world: &World| world.get("Pod", &pod).map(|pod| text(pod, "/metadata/uid").to_owned());
+            let gone = uid(&self.world);
             let options = json!({ "gracePeriodSeconds": 0 });
             self.send(Method::DELETE, &pod, "application/json", &options).await?;
-            self.until("the Pod is gone", |world| world.get("Pod", &pod).is_none()).await?;
+            self.until("the Pod is gone", |world| uid(world).is_none() || uid(world) != gone).await?;
         }
         Ok(())
     }

@@ -42,6 +42,8 @@ pub(super) struct Apply<'a> {
     pub(super) job: Job,
     /// Whether a status was written: what has ended by then is known to the server.
     pub(super) recorded: bool,
+    /// Whether a creation failed, or so it was said: there may be a Pod that the caches do not show yet.
+    pub(super) unsure: bool,
 }
 
 impl Apply<'_> {
@@ -58,7 +60,7 @@ impl Apply<'_> {
                 Operation::CreatePod(_) if missing > 0 => missing += 1,
                 Operation::CreatePod(pod) => {
                     if let Err(error) = self.create(&pod).await {
-                        missing = 1;
+                        (missing, self.unsure) = (1, true);
                         // With its namespace the Job will go too.
                         failure = Some(error).filter(|error| !is_namespace_ending(error));
                     }

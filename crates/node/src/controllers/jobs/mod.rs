@@ -69,7 +69,7 @@ struct Context {
 #[derive(Debug, Clone, Copy, Default)]
 struct Memory {
     backoff: Option<Backoff>,
-    /// A creation failed, or so it was said: there may be a Pod that the caches do not show yet.
+    /// There may be a Pod that the caches do not show yet.
     unsure: bool,
 }
 
@@ -125,15 +125,14 @@ async fn reconcile_job(context: &Context, key: Key) -> Result<Requeue, Error> {
     }
     let observed = observe::observe(&context.caches, &key, &job, memory.backoff)?;
     let plan = plan::plan(&observed, Timestamp::now());
-    let mut apply = apply::Apply { context, job: observed.job, recorded: false };
+    let mut apply = apply::Apply { context, job: observed.job, recorded: false, unsure: false };
     let done = apply.all(plan.operations).await;
     let ended = status::ended_at(&apply.job).is_some() || apply.job.metadata.deletion_timestamp.is_some();
     let known = if done.is_ok() || apply.recorded { Some(plan.backoff) } else { memory.backoff };
-    let unsure = matches!(done, Err(apply::Error::Create(_)));
     let mut memories = context.memory.lock();
     match ended {
         true => drop(memories.remove(&uid)),
-        false => drop(memories.insert(uid, Memory { backoff: known, unsure })),
+        false => drop(memories.insert(uid, Memory { backoff: known, unsure: apply.unsure })),
     }
     done?;
     Ok(plan.requeue.map_or(Requeue::No, Requeue::After))
