@@ -57,16 +57,19 @@ fn is_at_rest(world: &World) -> bool {
     world.all("StatefulSet").all(set_is_at_rest)
 }
 
-/// Whether every Pod that was made, and every one that is told to go, has its Event.
+/// Whether every Pod that was made has its Event.
 fn told(world: &World, uid: &str) -> bool {
-    let events = |message: &str| {
-        let about = |event: &&Value| {
-            text(event, "/involvedObject/uid") == uid && text(event, "/message").starts_with(message)
-        };
-        world.all("Event").filter(about).map(|event| number(event, "/count")).sum::<i64>()
+    let mut own = world.made.iter().filter(|((_, owner), _)| owner == uid);
+    own.all(|((name, _), count)| events(world, uid, &format!("Create Pod {name} ")) >= *count)
+}
+
+/// How often Events about an object of this uid (or of any, if empty) tell something that begins so.
+fn events(world: &World, uid: &str, message: &str) -> i64 {
+    let about = |event: &&Value| {
+        (uid.is_empty() || text(event, "/involvedObject/uid") == uid)
+            && text(event, "/message").starts_with(message)
     };
-    let own = world.pods.iter().filter(|(_, (_, owner))| owner.as_deref() == Some(uid));
-    own.map(|(name, _)| name).all(|name| events(&format!("Create Pod {name} ")) > 0)
+    world.all("Event").filter(about).map(|event| number(event, "/count")).sum()
 }
 
 /// At rest, and something holds besides.
@@ -82,8 +85,13 @@ fn ready(count: i64) -> impl Fn(&World) -> bool {
     rest(move |world| world.number("StatefulSet", "web", "/status/readyReplicas") == count)
 }
 
-fn going(count: usize) -> impl Fn(&World) -> bool {
-    rest(move |world| world.pods_where(is_terminating).len() == count)
+/// So many are on their way, and so many were told to go by the set so far.
+fn going(count: usize, told: i64) -> impl Fn(&World) -> bool {
+    rest(move |world| world.pods_where(is_terminating).len() == count && deleted(world) == told)
+}
+
+fn deleted(world: &World) -> i64 {
+    events(world, "", "Delete Pod ")
 }
 
 /// Has Pods run as they come until so many are ready.
@@ -128,9 +136,9 @@ async fn create_and_scale(stage: &mut Stage) -> Result {
     stage.start("web-2", true).await?;
     stage.until("it is ready", ready(3)).await?;
     stage.kubectl("scale statefulset/web --replicas=1").await?;
-    stage.record("the highest goes first", going(1)).await?;
+    stage.record("the highest goes first", going(1, 1)).await?;
     stage.finish_all().await?;
-    stage.record("the next goes once it is gone", |world| going(1)(world) && has(2)(world)).await?;
+    stage.record("the next goes once it is gone", |world| going(1, 2)(world) && has(2)(world)).await?;
     stage.finish_all().await?;
     stage.record("one is left", has(1)).await
 }
@@ -141,7 +149,7 @@ async fn parallel(stage: &mut Stage) -> Result {
     stage.start_all().await?;
     stage.until("all are ready", ready(3)).await?;
     stage.kubectl("scale statefulset/web --replicas=1").await?;
-    stage.record("two go at once", going(2)).await?;
+    stage.record("two go at once", going(2, 2)).await?;
     stage.finish_all().await?;
     stage.record("one is left", has(1)).await
 }
@@ -153,20 +161,20 @@ async fn first_ordinal(stage: &mut Stage) -> Result {
     stage.apply(&manifest(2, "web", "  ordinals: {start: 4}\n")).await?;
     stage.until("number five is made", has(3)).await?;
     stage.start_all().await?;
-    stage.record("number three goes", going(1)).await
+    stage.record("number three goes", going(1, 1)).await
 }
 
 async fn rolling_update(stage: &mut Stage) -> Result {
     stage.apply(&manifest(3, "web", "")).await?;
     run_up_to(stage, 3).await?;
     stage.kubectl("set image statefulset/web web=newer").await?;
-    stage.record("the highest goes first", going(1)).await?;
+    stage.record("the highest goes first", going(1, 1)).await?;
     stage.finish_all().await?;
     stage
         .record("it is made anew", |world| has(3)(world) && world.pods_where(is_terminating).is_empty())
         .await?;
     stage.start_all().await?;
-    stage.record("the next goes once it is ready", going(1)).await?;
+    stage.record("the next goes once it is ready", going(1, 2)).await?;
     follow_update(stage, 2).await?;
     stage.record("all are new", |world| ready(3)(world) && is_updated(world)).await
 }
@@ -272,7 +280,7 @@ spec: {containers: [{name: web, image: other}]}
         })
     };
     stage
-        .until("the Pod is taken in, and goes for the update", |world| adopted(world) && going(1)(world))
+        .until("the Pod is taken in, and goes for the update", |world| adopted(world) && going(1, 1)(world))
         .await?;
     stage.finish_all().await?;
     stage.until("it is made anew", |world| world.pods_where(|pod| !is_ready(pod)).len() == 1).await?;
@@ -307,7 +315,7 @@ async fn claims_are_kept(stage: &mut Stage) -> Result {
     run_up_to(stage, 2).await?;
     stage.record("every Pod has a claim", ready(2)).await?;
     stage.kubectl("scale statefulset/web --replicas=1").await?;
-    stage.until("one goes", going(1)).await?;
+    stage.until("one goes", going(1, 1)).await?;
     stage.finish_all().await?;
     stage.record("its claim stays", has(1)).await?;
     stage.kubectl("scale statefulset/web --replicas=2").await?;
@@ -319,7 +327,7 @@ async fn claims_are_deleted(stage: &mut Stage) -> Result {
     run_up_to(stage, 2).await?;
     stage.record("the set owns the claims", ready(2)).await?;
     stage.kubectl("scale statefulset/web --replicas=1").await?;
-    stage.record("the Pod that goes owns its claim", going(1)).await?;
+    stage.record("the Pod that goes owns its claim", going(1, 1)).await?;
     stage.finish_all().await?;
     stage
         .record("the claim goes with it", |world| {
@@ -350,7 +358,7 @@ async fn deletion_background(stage: &mut Stage) -> Result {
 async fn deletion_foreground(stage: &mut Stage) -> Result {
     two_ready(stage).await?;
     stage.kubectl("delete statefulset/web --cascade=foreground --wait=false").await?;
-    stage.until("the set waits for its Pods", going(2)).await?;
+    stage.until("the set waits for its Pods", going(2, 0)).await?;
     stage.finish_all().await?;
     stage
         .record("nothing is left", |world| {

@@ -146,11 +146,14 @@ impl Stage {
 
     /// Writes the status of a Pod.
     pub(crate) async fn report(&mut self, pod: &str, status: Value) -> Result<()> {
+        let uid = |world: &World| world.get("Pod", pod).map(|pod| text(pod, "/metadata/uid").to_owned());
+        let reported = uid(&self.world);
         self.send(Method::PATCH, &format!("{pod}/status"), MERGE_PATCH, &json!({ "status": status })).await?;
-        let name = pod.to_owned();
         let phase = status["phase"].clone();
+        // A controller may have put another in its place by then.
         self.until("the Pod's status is seen", |world| {
-            world.get("Pod", &name).is_none_or(|pod| phase.is_null() || pod["status"]["phase"] == phase)
+            let seen = |pod: &Value| phase.is_null() || pod["status"]["phase"] == phase;
+            uid(world) != reported || world.get("Pod", pod).is_none_or(seen)
         })
         .await
     }
@@ -188,7 +191,7 @@ impl Stage {
             let gone = uid(&self.world);
             let options = json!({ "gracePeriodSeconds": 0 });
             self.send(Method::DELETE, &pod, "application/json", &options).await?;
-            self.until("the Pod is gone", |world| uid(world).is_none() || uid(world) != gone).await?;
+            self.until("the Pod is gone", |world| uid(world) != gone).await?;
         }
         Ok(())
     }

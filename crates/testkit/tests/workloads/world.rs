@@ -22,6 +22,8 @@ pub(crate) struct World {
     objects: BTreeMap<(&'static str, String), Value>,
     /// Every Pod that there ever was: name, generateName, and the uid of its controller when it was made.
     pub(crate) pods: BTreeMap<String, (String, Option<String>)>,
+    /// How many Pods there ever were of a name, by the uid of the controller that made them.
+    pub(crate) made: BTreeMap<(String, String), i64>,
     /// Hashes of templates and revisions, in the order in which they came.
     pub(crate) hashes: Vec<String>,
     uids: BTreeSet<String>,
@@ -51,7 +53,9 @@ impl World {
         }
         if kind == "Pod" && self.uids.insert(text(object, "/metadata/uid").to_owned()) {
             let prefix = text(object, "/metadata/generateName").to_owned();
-            self.pods.insert(name.to_owned(), (prefix, controller(object).map(str::to_owned)));
+            let owner = controller(object).map(str::to_owned);
+            *self.made.entry((name.to_owned(), owner.clone().unwrap_or_default())).or_default() += 1;
+            self.pods.insert(name.to_owned(), (prefix, owner));
         }
     }
 
