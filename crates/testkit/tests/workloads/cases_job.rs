@@ -73,6 +73,21 @@ fn told(world: &World, uid: &str) -> bool {
     events >= world.pods.values().filter(|(_, owner)| owner.as_deref() == Some(uid)).count() as i64
 }
 
+/// How many Events of this reason there are.
+fn events(world: &World, reason: &str) -> i64 {
+    let about = |event: &&Value| text(event, "/reason") == reason;
+    world.all("Event").filter(about).map(|event| number(event, "/count")).sum()
+}
+
+/// So many Pods were told to end by the Job and are on their way, and none is at work.
+fn going(count: usize) -> impl Fn(&World) -> bool {
+    rest(move |world| {
+        world.pods_where(is_active).is_empty()
+            && world.pods_where(is_terminating).len() == count
+            && events(world, "SuccessfulDelete") == count as i64
+    })
+}
+
 fn rest(holds: impl Fn(&World) -> bool) -> impl Fn(&World) -> bool {
     move |world| is_at_rest(world) && holds(world)
 }
@@ -159,11 +174,7 @@ async fn no_failure_allowed(stage: &mut Stage) -> Result {
     stage.until("both run", rest(|world| world.number("Job", "pi", "/status/ready") == 2)).await?;
     let pod = at_work(stage).remove(0);
     end(stage, &pod, "Failed", 1).await?;
-    stage
-        .record("the other is told to end", |world| {
-            active(0)(world) && world.pods_where(is_terminating).len() == 1
-        })
-        .await?;
+    stage.record("the other is told to end", going(1)).await?;
     stage.finish_all().await?;
     stage.record("the Job has failed", is("Failed", "BackoffLimitExceeded")).await
 }
@@ -188,11 +199,7 @@ async fn deadline(stage: &mut Stage) -> Result {
     stage.apply(&manifest("  activeDeadlineSeconds: 2\n")).await?;
     stage.until("a Pod is made", |world| world.pods_where(is_active).len() == 1).await?;
     stage.start_all().await?;
-    stage
-        .record("the Pod is told to end", |world| {
-            active(0)(world) && world.pods_where(is_terminating).len() == 1
-        })
-        .await?;
+    stage.record("the Pod is told to end", going(1)).await?;
     stage.finish_all().await?;
     stage.record("the Job has failed", is("Failed", "DeadlineExceeded")).await
 }
@@ -209,11 +216,7 @@ async fn suspended(stage: &mut Stage) -> Result {
     stage.until("the Pod runs", rest(|world| world.number("Job", "pi", "/status/ready") == 1)).await?;
     stage.kubectl("patch job pi -p {\"spec\":{\"suspend\":true}}").await?;
     stage
-        .record("the Pod is told to end", |world| {
-            active(0)(world)
-                && world.pods_where(is_terminating).len() == 1
-                && world.reason("Job", "pi", "Suspended") == "JobSuspended"
-        })
+        .record("the Pod is told to end", |world| going(1)(world) && events(world, "Suspended") == 2)
         .await?;
     stage.finish_all().await?;
     stage.record("it is not counted", counted(0, 0)).await
@@ -295,11 +298,7 @@ async fn success_policy(stage: &mut Stage) -> Result {
     stage.until("all run", rest(|world| world.number("Job", "pi", "/status/ready") == 3)).await?;
     let pods = at_work(stage);
     end(stage, &pods[1], "Succeeded", 0).await?;
-    stage
-        .record("the others are told to end", |world| {
-            active(0)(world) && world.pods_where(is_terminating).len() == 2
-        })
-        .await?;
+    stage.record("the others are told to end", going(2)).await?;
     stage.finish_all().await?;
     stage.record("the Job is complete", is("Complete", "Completed")).await
 }
@@ -336,7 +335,9 @@ async fn less_parallel(stage: &mut Stage) -> Result {
     stage.kubectl("patch job pi -p {\"spec\":{\"parallelism\":1}}").await?;
     stage
         .record("the one that runs is left", |world| {
-            active(1)(world) && world.pods_where(|_| true).len() == 1
+            active(1)(world)
+                && world.pods_where(|_| true).len() == 1
+                && events(world, "SuccessfulDelete") == 2
         })
         .await
 }
