@@ -121,6 +121,7 @@ impl Api {
         named: &Name<'_>,
         options: &DeleteOptions,
     ) -> Result<Body, Status> {
+        let mut options = options.clone();
         loop {
             let live = self.find(resource, named)?;
             if resource.is_namespace() && PROTECTED.contains(&named.name) {
@@ -132,14 +133,18 @@ impl Api {
                 ));
             }
             options.check(resource, &live)?;
-            let (change, last_words) = match decide(resource, &live, options) {
+            let (change, last_words) = match decide(resource, &live, &options) {
                 Step::Nothing => return Ok(Body::Stored(live)),
                 Step::Mark(value) => (Change::Put(value), None),
                 // A Pod is marked before it goes, so that watchers learn why.
                 Step::Remove(value)
                     if resource.deletes_gracefully() && value != live.value() && !options.dry_run =>
                 {
-                    self.rewrite(resource, named, &live, value).await?;
+                    // The mark itself must not count as somebody else's change.
+                    let marked = self.rewrite(resource, named, &live, value).await?;
+                    if let (Some(version), Some(marked)) = (&mut options.resource_version, marked) {
+                        *version = marked.revision.to_string();
+                    }
                     continue;
                 }
                 Step::Remove(value) => (Change::Delete(live.value()), Some(value)),
@@ -170,14 +175,14 @@ impl Api {
         }
     }
 
-    /// One conditional write whose loss only means to look again.
+    /// One conditional write whose loss only means to look again; what was written, unless it was lost.
     async fn rewrite(
         &self,
         resource: &Resource,
         named: &Name<'_>,
         live: &Object,
         value: Value,
-    ) -> Result<(), Status> {
+    ) -> Result<Option<Arc<Object>>, Status> {
         let write = Write {
             table: resource.storage.clone(),
             key: named.key(),
@@ -185,7 +190,8 @@ impl Api {
             change: Change::Put(value),
         };
         match self.store().write(write).await {
-            Ok(_) | Err(WriteError::Raced(_)) => Ok(()),
+            Ok(object) => Ok(Some(object)),
+            Err(WriteError::Raced(_)) => Ok(None),
             Err(WriteError::Storage(reason)) => Err(Status::internal(reason)),
         }
     }

@@ -3,10 +3,13 @@
 
 pub mod deployments;
 pub mod endpoints;
+pub mod jobs;
 pub mod ownership;
 pub mod pods;
+mod refusal;
 pub mod replicasets;
 pub mod services;
+pub mod statefulsets;
 pub mod volumes;
 
 use std::fmt;
@@ -71,6 +74,8 @@ pub fn spawn(client: &Client, caches: &Caches, tasks: &mut JoinSet<()>, shutdown
     tasks.spawn(replicasets::run(client.clone(), caches.clone(), shutdown.clone()));
     tasks.spawn(deployments::run(client.clone(), caches.clone(), shutdown.clone()));
     tasks.spawn(endpoints::run(client.clone(), caches.clone(), shutdown.clone()));
+    tasks.spawn(statefulsets::run(client.clone(), caches.clone(), shutdown.clone()));
+    tasks.spawn(jobs::run(client.clone(), caches.clone(), shutdown.clone()));
 }
 
 /// Which object to reconcile.

@@ -33,6 +33,12 @@ macro_rules! cases {
 pub(crate) use cases;
 
 pub(crate) fn all() -> Vec<Case> {
-    [crate::cases_deployment::cases(), crate::cases_replicaset::cases(), crate::cases_services::cases()]
-        .concat()
+    [
+        crate::cases_deployment::cases(),
+        crate::cases_job::cases(),
+        crate::cases_replicaset::cases(),
+        crate::cases_services::cases(),
+        crate::cases_statefulset::cases(),
+    ]
+    .concat()
 }

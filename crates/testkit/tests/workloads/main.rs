@@ -6,8 +6,10 @@
 
 mod cases;
 mod cases_deployment;
+mod cases_job;
 mod cases_replicaset;
 mod cases_services;
+mod cases_statefulset;
 mod stage;
 mod view;
 mod world;

@@ -96,13 +96,29 @@ fn of_object(object: &Value) -> Value {
 }
 
 fn of_pod(pod: &Value) -> Value {
-    json!({
+    let mut shown = json!({
         "metadata": metadata(pod),
         "images": images(&pod["spec"]),
         "assigned": !text(pod, "/spec/nodeName").is_empty(),
         "phase": pod["status"]["phase"],
         "ready": is_ready(pod),
-    })
+    });
+    for key in ["hostname", "subdomain"] {
+        if let Some(value) = pod["spec"].get(key) {
+            shown[key] = value.clone();
+        }
+    }
+    let list = |of: &Value| of.as_array().cloned().unwrap_or_default();
+    let volumes = list(&pod["spec"]["volumes"]);
+    let claims: Vec<Value> =
+        volumes.into_iter().filter(|volume| !volume["persistentVolumeClaim"].is_null()).collect();
+    let env = list(&pod["spec"]["containers"][0]["env"]);
+    for (key, values) in [("claims", claims), ("env", env)] {
+        if !values.is_empty() {
+            shown[key] = values.into();
+        }
+    }
+    shown
 }
 
 fn images(spec: &Value) -> Value {
@@ -147,7 +163,9 @@ fn status(status: &Value) -> Value {
 /// Events as lines, the same ones added up.
 fn events(world: &World, mask: &Mask) -> Vec<Value> {
     let mut lines: BTreeMap<String, i64> = BTreeMap::new();
-    for event in world.all("Event") {
+    // What becomes of a claim is the business of whoever has volumes.
+    let of_claim = |event: &&Value| text(event, "/involvedObject/kind") == "PersistentVolumeClaim";
+    for event in world.all("Event").filter(|event| !of_claim(event)) {
         let about = &event["involvedObject"];
         let line = format!(
             "{} {} {}/{} by {}: {}",

@@ -27,6 +27,8 @@ pub(crate) struct World {
     objects: BTreeMap<(&'static str, String), Value>,
     /// Every Pod that there ever was: name, generateName, and the uid of its controller when it was made.
     pub(crate) pods: BTreeMap<String, (String, Option<String>)>,
+    /// How many Pods there ever were of a name, by the uid of the controller that made them.
+    pub(crate) made: BTreeMap<(String, String), i64>,
     /// Hashes of templates and revisions, in the order in which they came.
     pub(crate) hashes: Vec<String>,
     /// Every Pod that there ever was as it was seen last, by uid.
@@ -64,7 +66,9 @@ impl World {
         let uid = text(object, "/metadata/uid").to_owned();
         if kind == "Pod" && self.last.insert(uid, object.clone()).is_none() {
             let prefix = text(object, "/metadata/generateName").to_owned();
-            self.pods.insert(name.to_owned(), (prefix, controller(object).map(str::to_owned)));
+            let owner = controller(object).map(str::to_owned);
+            *self.made.entry((name.to_owned(), owner.clone().unwrap_or_default())).or_default() += 1;
+            self.pods.insert(name.to_owned(), (prefix, owner));
         }
     }
 
