@@ -18,6 +18,7 @@ use super::matching::{
 use super::plan::{ClaimStatus, Operation};
 use super::{FINALIZER, PROVISIONER, Provisioner};
 use crate::events::{Severity, reference};
+use crate::kubelet::volumes::remove_directory;
 
 /// Something that must be tried again.
 #[derive(Debug, thiserror::Error)]
@@ -283,11 +284,4 @@ fn make_directory(path: &Path) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::NotADirectory, "there is something else"));
     }
     fs::set_permissions(path, Permissions::from_mode(0o777))
-}
-
-fn remove_directory(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }

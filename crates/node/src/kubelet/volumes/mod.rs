@@ -11,6 +11,7 @@ mod ownership;
 mod payload;
 mod places;
 mod projection;
+mod removal;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -23,6 +24,7 @@ use k8s_openapi::api::core::v1::{self, Pod};
 use parking_lot::Mutex;
 
 pub use mounts::Error as MountError;
+pub(crate) use removal::remove_directory;
 
 use super::environment::field;
 use super::lookup::Lookup;
@@ -238,13 +240,6 @@ pub fn references(pod: &Pod) -> BTreeSet<Reference> {
 /// Makes a directory that only this user can enter.
 fn private_directory(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-fn remove_directory(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
