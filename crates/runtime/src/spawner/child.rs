@@ -138,6 +138,8 @@ impl Common<'_> {
             self.reached(Step::UserNamespace);
             user_namespace()?;
         }
+        // After the namespace: one that was made under the limit would hold all of our containers to it together.
+        limit(Resource::Nproc, self.process_limit)?;
         // Only the report is left open from here on: neither the working directory nor the program's path can lead
         // through a descriptor of ours to the machine's files.
         report.close_all_else()?;
@@ -204,13 +206,7 @@ impl Common<'_> {
         setrlimit(Resource::Nofile, self.open_files.clone()).during_at(Step::Limits, "open files")?;
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
             .during_at(Step::Limits, "core")?;
-        for (resource, limit) in [(Resource::Data, self.data_limit), (Resource::Nproc, self.process_limit)] {
-            if let Some(limit) = limit {
-                let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
-                setrlimit(resource, limit).during(Step::Limits)?;
-            }
-        }
-        Ok(())
+        limit(Resource::Data, self.data_limit)
     }
 
     fn become_user(&self, user: &User) -> Result<(), Failure> {
@@ -291,6 +287,13 @@ fn new_user_namespace(user: &User) -> Result<(), Failure> {
     write("setgroups", "deny")?;
     write("uid_map", &format!("{} 0 1", user.uid))?;
     write("gid_map", &format!("{} 0 1", user.gid))
+}
+
+fn limit(resource: Resource, limit: Option<u64>) -> Result<(), Failure> {
+    match limit {
+        Some(_) => setrlimit(resource, Rlimit { current: limit, maximum: limit }).during(Step::Limits),
+        None => Ok(()),
+    }
 }
 
 fn connect(from: &OwnedFd, number: i32) -> Result<(), Failure> {

@@ -141,7 +141,7 @@ impl Server<'_> {
         let entry = entry.ok_or_else(|| Failure::NotFound(What::Container, container.to_string()))?;
         let first = entry.first.filter(|_| entry.running && entry.removal.is_none());
         let Some(first) = first.and_then(|first| self.processes.get(&first)) else {
-            return Err(Failure::Invalid(format!("container {container:?} is not running")));
+            return Err(Failure::Invalid(format!("container {:?} is not running", container.as_str())));
         };
         if let Some(user) = &spec.user
             && self.hello.rootless

@@ -1,42 +1,91 @@
 //! A node's worth of runtime for one test: a spawner of its own, in a directory of its own.
+// Each test file uses a part of it.
+#![allow(dead_code)]
 
 use std::fs::File;
 use std::io::Read;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use agentcube_runtime::native::Native;
 use agentcube_runtime::spawner::{Handle, Options, Spawner};
-use agentcube_runtime::spec::{Resources, Root, User};
+use agentcube_runtime::spec::{Mount, Resources, Root, Source, User};
 use agentcube_runtime::{
     ContainerId, ContainerSpec, Error, Exit, Process, Runtime, SandboxId, SandboxSockets, SandboxSpec,
     Sandboxes, Stdio, capabilities,
 };
 
-pub const PROBE: &str = env!("CARGO_BIN_EXE_runtime-probe");
-
 static NODES: AtomicU32 = AtomicU32::new(0);
+/// Nobody's number, for the tests without root.
+const SOMEBODY: u32 = 12_345;
+const PROBE_VARIABLE: &str = "RUNTIME_PROBE";
 
-pub struct Node {
-    pub handle: Handle,
-    pub native: Native,
-    pub options: Options,
-    _directory: tempfile::TempDir,
+/// The program of the tests; where it was copied to, when a user runs them who cannot see where it was built.
+pub(crate) fn probe() -> String {
+    std::env::var(PROBE_VARIABLE).unwrap_or_else(|_| env!("CARGO_BIN_EXE_runtime-probe").to_owned())
+}
+
+pub(crate) fn probe_directory() -> PathBuf {
+    Path::new(&probe()).parent().unwrap().to_owned()
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Runs all other tests of this file as an ordinary user.
+pub(crate) fn again_without_root(this: &str) {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (tests, program) = (directory.path().join("tests"), directory.path().join("runtime-probe"));
+    std::fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
+    std::fs::copy(probe(), &program).unwrap();
+    let output = Command::new(&tests)
+        .args(["--skip", this])
+        .env(PROBE_VARIABLE, &program)
+        .current_dir("/")
+        .uid(SOMEBODY)
+        .gid(SOMEBODY)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+pub(crate) struct Node {
+    pub(crate) handle: Handle,
+    pub(crate) native: Native,
+    pub(crate) options: Options,
+    directory: tempfile::TempDir,
 }
 
 impl Node {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let node = format!("test-{}-{}", std::process::id(), NODES.fetch_add(1, Ordering::Relaxed));
         let options = Options::new(node, directory.path().join("runtime"));
-        let spawner = Spawner::start(Path::new(PROBE), &options).unwrap();
-        let handle = spawner.into_handle().unwrap();
-        Self { native: Native::new(handle.clone()), handle, options, _directory: directory }
+        Self::start_with(options, directory)
     }
 
-    pub async fn sandbox(&self, name: &str) -> (SandboxId, SandboxSockets) {
+    pub(crate) fn start_with(options: Options, directory: tempfile::TempDir) -> Self {
+        let spawner = Spawner::start(Path::new(&probe()), &options).unwrap();
+        let handle = spawner.into_handle().unwrap();
+        Self { native: Native::new(handle.clone()), handle, options, directory }
+    }
+
+    /// A directory of the machine for the test's own files.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) async fn sandbox(&self, name: &str) -> (SandboxId, SandboxSockets) {
         let id = SandboxId::new(name).unwrap();
         let spec = SandboxSpec {
             id: id.clone(),
@@ -49,7 +98,7 @@ impl Node {
     }
 
     /// A container of the machine's own programs that runs the probe.
-    pub fn spec(&self, name: &str, sandbox: &SandboxId, args: &[&str]) -> ContainerSpec {
+    pub(crate) fn spec(&self, name: &str, sandbox: &SandboxId, args: &[&str]) -> ContainerSpec {
         let id = ContainerId::new(name).unwrap();
         let scratch = self.options.scratch(&id);
         std::fs::create_dir_all(&scratch).unwrap();
@@ -59,7 +108,7 @@ impl Node {
             root: Root::Host { also: vec![probe_directory()] },
             read_only_root: false,
             scratch,
-            args: std::iter::once(PROBE).chain(args.iter().copied()).map(str::to_owned).collect(),
+            args: std::iter::once(&*probe()).chain(args.iter().copied()).map(str::to_owned).collect(),
             env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
             cwd: PathBuf::from("/"),
             user: User::default(),
@@ -72,29 +121,73 @@ impl Node {
         }
     }
 
+    /// The same with an image of its own, into which the machine's programs are mounted.
+    pub(crate) fn image_spec(&self, name: &str, sandbox: &SandboxId, args: &[&str]) -> ContainerSpec {
+        let image = self.directory().join("image");
+        let _ = std::fs::create_dir(&image);
+        let mut spec = self.spec(name, sandbox, args);
+        for entry in ["usr", "bin", "lib", "lib64"] {
+            let host = Path::new("/").join(entry);
+            if let Ok(to) = std::fs::read_link(&host) {
+                let _ = std::os::unix::fs::symlink(to, image.join(entry));
+            } else if host.is_dir() {
+                spec.mounts.push(bind(&host, &host, true));
+            }
+        }
+        spec.mounts.push(bind(&probe_directory(), &probe_directory(), true));
+        spec.root = Root::Directory(image);
+        spec
+    }
+
     /// Runs a container to its end and removes it.
-    pub async fn run(&self, spec: ContainerSpec) -> Result<(Exit, String), Error> {
+    pub(crate) async fn run(&self, spec: ContainerSpec) -> Result<(Exit, String), Error> {
         let id = spec.id.clone();
-        let (read, write) = rustix::pipe::pipe().unwrap();
+        let (read, write) = pipe();
         let stdio = Stdio { stdin: None, stdout: Some(write.try_clone().unwrap()), stderr: Some(write) };
         let process = self.native.start(spec, stdio).await?;
+        let output = read_all(read).await;
         let exit = process.exit.await.unwrap();
-        let output = read_all(read);
         self.native.remove(&id).await?;
         Ok((exit, output))
     }
 }
 
-pub fn probe_directory() -> PathBuf {
-    Path::new(PROBE).parent().unwrap().to_owned()
+pub(crate) fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
+    Mount { target: target.to_owned(), source: Source::Bind(source.to_owned()), read_only }
 }
 
-pub fn read_all(descriptor: OwnedFd) -> String {
-    let mut text = String::new();
-    File::from(descriptor).read_to_string(&mut text).unwrap();
-    text
+pub(crate) fn pipe() -> (OwnedFd, OwnedFd) {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
 }
 
-pub async fn ended(process: Process) -> Exit {
+/// What comes out of a pipe until all who could write are gone.
+pub(crate) async fn read_all(descriptor: OwnedFd) -> String {
+    let read = move || {
+        let mut text = Vec::new();
+        // A terminal whose other side is gone gives an error instead of an end.
+        let _ = File::from(descriptor).read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    tokio::task::spawn_blocking(read).await.unwrap()
+}
+
+/// Reads until a text has come.
+pub(crate) async fn read_until(descriptor: &OwnedFd, expected: &'static str) -> String {
+    let mut file = File::from(descriptor.try_clone().unwrap());
+    let read = move || {
+        let mut text = String::new();
+        let mut buffer = [0; 1024];
+        while !text.contains(expected) {
+            match file.read(&mut buffer) {
+                Ok(0) | Err(_) => break,
+                Ok(length) => text.push_str(&String::from_utf8_lossy(&buffer[..length])),
+            }
+        }
+        text
+    };
+    tokio::task::spawn_blocking(read).await.unwrap()
+}
+
+pub(crate) async fn ended(process: Process) -> Exit {
     process.exit.await.unwrap()
 }

@@ -1,29 +1,55 @@
 //! The program of the tests: it is their spawner, and it is what runs in their containers.
 
-use std::io::Read;
+mod attempts;
+
+use std::io::{BufRead, Read, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     let arguments: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
     match arguments.as_slice() {
-        ["__spawner"] => agentcube_runtime::spawner::main(),
-        ["exit", code] => ExitCode::from(code.parse::<u8>().unwrap_or(255)),
-        ["echo", words @ ..] => {
-            println!("{}", words.join(" "));
-            ExitCode::SUCCESS
+        ["__spawner"] => return agentcube_runtime::spawner::main(),
+        ["exit", code] => return ExitCode::from(code.parse::<u8>().unwrap_or(255)),
+        ["echo", words @ ..] => println!("{}", words.join(" ")),
+        ["cat"] => copy_input(),
+        ["environment"] => {
+            let bytes: usize = std::env::vars().map(|(key, value)| key.len() + value.len()).sum();
+            println!("{bytes}");
         }
-        ["cat"] => {
-            let mut text = String::new();
-            match std::io::stdin().read_to_string(&mut text) {
-                Ok(_) => print!("{text}"),
-                Err(error) => println!("cannot read: {error}"),
-            }
-            ExitCode::SUCCESS
-        }
+        ["read", path] => match std::fs::read_to_string(path) {
+            Ok(text) => print!("{text}"),
+            Err(error) => println!("{error}"),
+        },
+        ["write", path, text] => match std::fs::write(path, text) {
+            Ok(()) => println!("written"),
+            Err(error) => println!("{error}"),
+        },
+        ["whoami"] => print!("{}", attempts::identity()),
+        ["signal", number] => attempts::raise(number.parse().unwrap_or(9)),
+        ["wait"] => wait(),
+        ["terminal"] => print!("{}", attempts::terminal()),
+        ["try", attempt, rest @ ..] => return attempts::attempt(attempt, rest),
         other => {
             eprintln!("unknown: {other:?}");
-            ExitCode::FAILURE
+            return ExitCode::FAILURE;
         }
     }
+    ExitCode::SUCCESS
+}
+
+fn copy_input() {
+    let mut text = String::new();
+    match std::io::stdin().read_to_string(&mut text) {
+        Ok(_) => print!("{text}"),
+        Err(error) => println!("cannot read: {error}"),
+    }
+}
+
+/// Says that it is there, and stays until its input ends or a signal comes.
+fn wait() {
+    println!("waiting");
+    let _ = std::io::stdout().flush();
+    let mut line = String::new();
+    while std::io::stdin().lock().read_line(&mut line).is_ok_and(|length| length > 0) {}
 }
