@@ -24,7 +24,10 @@ impl Directories {
     fn pod(&self, uid: &str) -> io::Result<PathBuf> {
         let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
         if uid.is_empty() || !uid.bytes().all(plain) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{uid:?} is not the uid of a Pod")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{uid:?} is not the uid of a Pod"),
+            ));
         }
         Ok(self.pods.join(uid))
     }

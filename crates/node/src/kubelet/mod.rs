@@ -137,9 +137,11 @@ impl Kubelet {
     ) -> Result<Self, Error> {
         let at = |path: PathBuf| move |source| Error::Directory { path, source };
         let directories = Directories::new(&options.data_dir).map_err(at(options.data_dir.clone()))?;
-        let lookup: Arc<dyn Lookup> = Arc::new(caches::View::new(caches.clone(), registration::allocatable(&options)));
+        let lookup: Arc<dyn Lookup> =
+            Arc::new(caches::View::new(caches.clone(), registration::allocatable(&options)));
         let directory = options.data_dir.join("volumes");
-        let for_volumes = volumes::Options { directory: directory.clone(), host_paths: options.host_paths.clone() };
+        let for_volumes =
+            volumes::Options { directory: directory.clone(), host_paths: options.host_paths.clone() };
         let volumes = Volumes::new(for_volumes, lookup.clone()).map_err(at(directory))?;
         let (pods, config_maps, secrets) =
             (caches.pods.subscribe(), caches.config_maps.subscribe(), caches.secrets.subscribe());

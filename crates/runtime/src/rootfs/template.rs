@@ -127,6 +127,9 @@ fn devices(root: &OwnedFd) -> io::Result<()> {
     for name in ["pts", "shm", "mqueue"] {
         mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
     }
+    // All containers share this directory read-only, so the places of mounts in it must be there already: the one
+    // that orchestrators use for a program's last words.
+    target::ensure(dev.as_fd(), Path::new("termination-log"), Kind::File)?;
     Ok(())
 }
 

@@ -43,9 +43,9 @@ impl Start {
         let _turn = self.parts.starts.acquire().await;
         let (name, id) = (self.spec.name.clone(), self.id());
         let this = self.clone();
-        let ready = blocking(move || Ok(this.prepare())).await.unwrap_or_else(|message| {
-            Err(Refusal { reason: "CreateContainerError", message })
-        });
+        let ready = blocking(move || Ok(this.prepare()))
+            .await
+            .unwrap_or_else(|message| Err(Refusal { reason: "CreateContainerError", message }));
         let Ready { spec, stdio, stdin } = match ready {
             Ok(ready) => ready,
             Err(Refusal { reason, message }) => {
@@ -72,14 +72,21 @@ impl Start {
             terminal,
             stop_signal: self.stop_signal(),
         };
-        Outcome::Started(Box::new(Started { container: name, attempt: self.attempt, run, exit: process.exit }))
+        Outcome::Started(Box::new(Started {
+            container: name,
+            attempt: self.attempt,
+            run,
+            exit: process.exit,
+        }))
     }
 
     fn failed(&self, id: String, error: &Error) -> Outcome {
         let (container, message) = (self.spec.name.clone(), error.to_string());
         self.say(Severity::Warning, "Failed", format!("Error: {message}"));
         Outcome::Report(match error {
-            Error::Unsupported(_) => Report::Unstartable { container, reason: "CreateContainerError", message },
+            Error::Unsupported(_) => {
+                Report::Unstartable { container, reason: "CreateContainerError", message }
+            }
             _ => Report::StartFailed { container, id, message },
         })
     }
@@ -111,7 +118,9 @@ impl Start {
         let disk = |error: io::Error| create(format!("cannot prepare its directory: {error}"));
         let directory = self.parts.directories.run(&uid, &self.id()).map_err(disk)?;
         let message = termination_message(&directory);
-        fs::File::create(&message).and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o666))).map_err(disk)?;
+        fs::File::create(&message)
+            .and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o666)))
+            .map_err(disk)?;
         let files = self.parts.directories.etc(&uid).map_err(disk)?;
         let id = |error: Error| create(error.to_string());
         let run = container::Run {

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, Pod, PodSpec, VolumeMountStatus,
+    Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated,
+    ContainerStateWaiting, ContainerStatus, Pod, PodSpec, VolumeMountStatus,
 };
 
 use super::{Surroundings, time};
@@ -144,7 +144,8 @@ impl View<'_> {
         }
         let name = &self.container.name;
         let Surroundings { now, timing, .. } = self.around;
-        if crash_wait(self.known, timing).is_some_and(|until| until > now || self.known.work != Default::default())
+        if crash_wait(self.known, timing)
+            .is_some_and(|until| until > now || self.known.work != Default::default())
             && let Some(message) = crash_message(self.pod, name, self.known, timing)
         {
             return Some(("CrashLoopBackOff", message));
