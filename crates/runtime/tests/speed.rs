@@ -2,6 +2,8 @@
 //!
 //! `cargo test -p agentcube-runtime --test speed -- --ignored --nocapture`
 
+#![allow(clippy::unwrap_used, reason = "these are tests, their own functions among them")]
+
 mod harness;
 
 use std::time::{Duration, Instant};
@@ -15,7 +17,14 @@ const AT_ONCE: usize = 50;
 fn print(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let at = |share: usize| times[(times.len() - 1) * share / 100];
-    println!("{what}: least {:?}, p10 {:?}, p50 {:?}, p90 {:?}, p99 {:?}", at(0), at(10), at(50), at(90), at(99));
+    println!(
+        "{what}: least {:?}, p10 {:?}, p50 {:?}, p90 {:?}, p99 {:?}",
+        at(0),
+        at(10),
+        at(50),
+        at(90),
+        at(99)
+    );
 }
 
 async fn start(node: &Node, sandbox: &SandboxId, name: &str) -> (Duration, agentcube_runtime::Process) {

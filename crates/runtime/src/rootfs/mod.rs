@@ -45,6 +45,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) template: &'a Template,
     pub(crate) spec: &'a ContainerSpec,
     pub(crate) rootless: bool,
+    /// The machine has its controllers in one hierarchy, which a container may see its own part of.
+    pub(crate) unified_cgroups: bool,
 }
 
 /// A root that is complete, but not yet this process's root.
@@ -81,7 +83,7 @@ impl Builder<'_> {
 
     /// An overlay even where the root is read-only: the places for mounts have to be made somewhere.
     fn image(&self, image: &Path) -> Result<OwnedFd, Failure> {
-        let root = overlay::mount(image, &self.spec.scratch, "root", self.rootless).during(Step::Root)?;
+        let root = overlay::mount(image, &self.spec.scratch, "root", self.rootless)?;
         mount::restrict(&root, NO_DEV, Extent::One).during(Step::Root)?;
         self.attach_root(&root)?;
         Ok(root)
@@ -140,8 +142,7 @@ impl Builder<'_> {
             let directory = Path::new("/").join(name);
             let missing = |mount: &Mount| mount.target.starts_with(&directory) && !mount.target.exists();
             if self.spec.mounts.iter().any(missing) {
-                let tree = overlay::mount(&directory, &self.spec.scratch, name, self.rootless)
-                    .during_at(Step::System, name)?;
+                let tree = overlay::mount(&directory, &self.spec.scratch, name, self.rootless)?;
                 mount::restrict(&tree, NO_SUID | NO_DEV, Extent::One).during_at(Step::System, name)?;
                 overlays.push((*name, tree));
             }
@@ -228,7 +229,19 @@ impl Builder<'_> {
             return Ok(());
         };
         mount::attach(tree, place).during(Step::Sys)?;
+        if self.unified_cgroups {
+            self.cgroups(root);
+        }
         self.hide(root, "/sys", Step::Sys)
+    }
+
+    /// Where language runtimes look for their limits. Those that do not find it see the machine's.
+    fn cgroups(&self, root: &OwnedFd) {
+        let mounted = mount::filesystem("cgroup2", &[], READ_ONLY | NO_SUID | NO_DEV | NO_EXEC);
+        let place = target::open(root, Path::new("/sys/fs/cgroup"));
+        if let (Ok(tree), Ok(place)) = (mounted, place) {
+            let _ = mount::attach(tree, place);
+        }
     }
 
     fn hide(&self, root: &OwnedFd, below: &str, step: Step) -> Result<(), Failure> {

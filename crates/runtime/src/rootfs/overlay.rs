@@ -8,14 +8,15 @@ use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use rustix::mount::MountAttrFlags;
 
 use super::mount::filesystem;
+use crate::spawner::{During, Failure, Step};
 
 /// Lays `scratch/<name>.upper` over `lower`.
 ///
 /// The directories are named by descriptor: their paths may be longer than an option can be, or hold its separators.
-pub(super) fn mount(lower: &Path, scratch: &Path, name: &str, rootless: bool) -> io::Result<OwnedFd> {
-    let upper = make(scratch, &format!("{name}.upper"))?;
-    let work = make(scratch, &format!("{name}.work"))?;
-    let lower = open(lower)?;
+pub(super) fn mount(lower: &Path, scratch: &Path, name: &str, rootless: bool) -> Result<OwnedFd, Failure> {
+    let upper = make(scratch, &format!("{name}.upper")).during(Step::Root)?;
+    let work = make(scratch, &format!("{name}.work")).during(Step::Root)?;
+    let lower = open(lower).during(Step::Root)?;
     let [lowerdir, upperdir, workdir] =
         [&lower, &upper, &work].map(|open| format!("/proc/self/fd/{}", open.as_raw_fd()));
     let mut options = vec![("lowerdir", &*lowerdir), ("upperdir", &*upperdir), ("workdir", &*workdir)];
@@ -23,7 +24,12 @@ pub(super) fn mount(lower: &Path, scratch: &Path, name: &str, rootless: bool) ->
         // Without privileges, overlay keeps its marks where a user may write them.
         options.push(("userxattr", ""));
     }
-    filesystem("overlay", &options, MountAttrFlags::empty())
+    filesystem("overlay", &options, MountAttrFlags::empty()).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM | libc::ENODEV | libc::EINVAL | libc::EOPNOTSUPP) => {
+            Failure::Unsupported(format!("{}: {error}", crate::host::NO_OVERLAY))
+        }
+        _ => Failure::Step(Step::Root, error.to_string()),
+    })
 }
 
 fn make(scratch: &Path, name: &str) -> io::Result<OwnedFd> {

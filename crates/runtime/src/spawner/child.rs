@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,7 @@ pub(super) struct Common<'a> {
     pub(super) spec: &'a ContainerSpec,
     pub(super) group: &'a Group,
     pub(super) rootless: bool,
+    pub(super) unified_cgroups: bool,
     /// Limits that stand in for a controller which this machine lacks.
     pub(super) data_limit: Option<u64>,
     pub(super) process_limit: Option<u64>,
@@ -67,7 +68,12 @@ fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template)
     // SAFETY: a cgroup namespace is no business of other threads, and there are none.
     let _ = unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) };
     common.reached(Step::Root);
-    let builder = Builder { template, spec: common.spec, rootless: common.rootless };
+    let builder = Builder {
+        template,
+        spec: common.spec,
+        rootless: common.rootless,
+        unified_cgroups: common.unified_cgroups,
+    };
     let built = builder.build(|step| common.reached(step))?;
     common.reached(Step::Pivot);
     built.enter()
@@ -203,7 +209,7 @@ impl Common<'_> {
     }
 
     fn limits(&self) -> Result<(), Failure> {
-        setrlimit(Resource::Nofile, self.open_files.clone()).during_at(Step::Limits, "open files")?;
+        setrlimit(Resource::Nofile, self.open_files).during_at(Step::Limits, "open files")?;
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
             .during_at(Step::Limits, "core")?;
         limit(Resource::Data, self.data_limit)
@@ -211,6 +217,9 @@ impl Common<'_> {
 
     fn become_user(&self, user: &User) -> Result<(), Failure> {
         let spec = self.spec;
+        // Until `execve` our memory is a copy of the spawner's, with what it knows of other containers. Processes that
+        // are in this one already could look at it as soon as we have no more rights than they.
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).during(Step::Capabilities)?;
         self.reached(Step::Capabilities);
         capabilities::bound(&spec.capabilities).during(Step::Capabilities)?;
         self.reached(Step::User);

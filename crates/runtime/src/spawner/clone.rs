@@ -6,18 +6,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
-pub(super) const NEW_USER: u64 = libc::CLONE_NEWUSER as u64;
-pub(super) const NEW_PID: u64 = libc::CLONE_NEWPID as u64;
+pub(crate) const NEW_USER: u64 = libc::CLONE_NEWUSER as u64;
+pub(crate) const NEW_PID: u64 = libc::CLONE_NEWPID as u64;
 /// Network, host name and IPC.
-pub(super) const NEW_SANDBOX: u64 = (libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC) as u64;
+pub(crate) const NEW_SANDBOX: u64 = (libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC) as u64;
 /// `libc` has it as a number that is too small for it.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
-pub(super) const NEW_MOUNT: u64 = libc::CLONE_NEWNS as u64;
+pub(crate) const NEW_MOUNT: u64 = libc::CLONE_NEWNS as u64;
 
 /// Runs `child` in a copy of this process and gives the descriptor of that process. The copy ends with `child`.
 ///
 /// The copy has only the calling thread. Where others may exist, `child` must not allocate or lock.
-pub(super) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>, child: impl FnOnce()) -> io::Result<OwnedFd> {
+pub(crate) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>, child: impl FnOnce()) -> io::Result<OwnedFd> {
     let mut pidfd: RawFd = -1;
     // SAFETY: all zeroes is a valid `clone_args`: no flags, no stack, no tid to set.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -53,13 +53,13 @@ pub(super) fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Ended>> {
 }
 
 /// Waits until a process has ended, and reaps it.
-pub(super) fn wait(pidfd: BorrowedFd<'_>) -> io::Result<()> {
-    rustix::io::retry_on_intr(|| waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED))?;
-    Ok(())
+pub(crate) fn wait(pidfd: BorrowedFd<'_>) -> io::Result<Ended> {
+    let status = rustix::io::retry_on_intr(|| waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED))?;
+    status.as_ref().map(Ended::from).ok_or_else(|| io::Error::other("nothing was waited for"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(crate) enum Ended {
     Code(i32),
     Signal(i32),
 }

@@ -12,7 +12,7 @@ use super::protocol::{Answer, Failure, Streams, What};
 use super::server::{Server, Token};
 use super::{During, Step, channel};
 use crate::Exit;
-use crate::cgroup::{Controller, Group};
+use crate::cgroup::{Controller, Group, Version};
 use crate::rootfs::delete::delete;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec};
 
@@ -99,9 +99,10 @@ impl Server<'_> {
             spec: &container.spec,
             group: &container.group,
             rootless: self.hello.rootless,
+            unified_cgroups: self.hello.cgroups.version() == Version::V2,
             data_limit: resources.memory_bytes.filter(|_| lacks(Controller::Memory)),
             process_limit: resources.processes.filter(|_| lacks(Controller::Pids)),
-            open_files: self.open_files.clone(),
+            open_files: self.open_files,
             streams,
             report,
             die_at: self.hello.die_at.as_deref(),
@@ -140,9 +141,8 @@ impl Server<'_> {
         let entry = self.containers.get(container);
         let entry = entry.ok_or_else(|| Failure::NotFound(What::Container, container.to_string()))?;
         let first = entry.first.filter(|_| entry.running && entry.removal.is_none());
-        let Some(first) = first.and_then(|first| self.processes.get(&first)) else {
-            return Err(Failure::Invalid(format!("container {:?} is not running", container.as_str())));
-        };
+        let not_running = || Failure::Invalid(format!("container {:?} is not running", container.as_str()));
+        let first = first.and_then(|first| self.processes.get(&first)).ok_or_else(not_running)?;
         if let Some(user) = &spec.user
             && self.hello.rootless
             && (user.uid, user.gid) != (entry.spec.user.uid, entry.spec.user.gid)
@@ -154,8 +154,12 @@ impl Server<'_> {
         let (ours, theirs) = channel::pair().during(Step::Clone)?;
         let common = self.common(entry, streams, theirs);
         // The clone is born into the pid namespace that we have set for our children.
-        rustix::thread::move_into_thread_name_spaces(first.pidfd.as_fd(), ThreadNameSpaceType::PROCESS_ID)
-            .during(Step::Join)?;
+        let pids = ThreadNameSpaceType::PROCESS_ID;
+        match rustix::thread::move_into_thread_name_spaces(first.pidfd.as_fd(), pids) {
+            // It has ended, and we are yet to hear of it.
+            Err(rustix::io::Errno::SRCH) => return Err(not_running()),
+            other => other.during(Step::Join)?,
+        }
         let pidfd = clone::clone(0, cgroup.as_ref().map(AsFd::as_fd), || {
             child::exec(&common, first.pidfd.as_fd(), spec);
         });
@@ -197,20 +201,19 @@ impl Server<'_> {
             return;
         }
         // What failed is answered when it is reaped and cleaned up.
-        if let Ok(terminal) = process.outcome() {
-            let (pid, role) = (process.pid, process.role.clone());
-            process.settle();
-            if matches!(role, Role::Delete(_)) {
-                return;
+        let Ok(terminal) = process.outcome() else { return };
+        process.settle();
+        let pid = process.pid;
+        match &process.role {
+            Role::Delete(_) => return,
+            Role::Exec(_) => {}
+            Role::First(container) => {
+                if let Some(entry) = self.containers.get_mut(container) {
+                    entry.running = true;
+                }
             }
-            if let (Role::First(container), container_entry) =
-                (&role, self.containers.get_mut(role.container()))
-                && let Some(entry) = container_entry
-            {
-                entry.running = &entry.spec.id == container;
-            }
-            self.answer(id, Answer::Started { pid }, terminal.into_iter().collect());
         }
+        self.answer(id, Answer::Started { pid }, terminal.into_iter().collect());
     }
 
     /// A child has ended.

@@ -13,8 +13,8 @@ use super::channel::{self, Packet};
 use super::clone;
 use super::protocol::{Answer as Reply, Asked, Message, Request, Streams};
 use super::start::{Child, Spawner};
-use crate::sweep::Lock;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec, SandboxId, SandboxSpec};
+use crate::sweep::Lock;
 use crate::{Answer, Error, Exit, Process, SandboxSockets, Sandboxes, Stdio, Usage};
 
 /// What an instance has come to when the spawner is gone: the kernel has killed it.
@@ -109,6 +109,32 @@ impl Shared {
     }
 }
 
+/// Somebody waits for an answer. One who stops waiting is forgotten; what was asked is done all the same.
+struct Question<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl<'a> Question<'a> {
+    fn new(shared: &'a Shared) -> Result<(Self, oneshot::Receiver<Received>), Error> {
+        let mut state = shared.state();
+        if state.gone {
+            return Err(Error::SpawnerGone);
+        }
+        state.last_id += 1;
+        let id = state.last_id;
+        let (answer, answered) = oneshot::channel();
+        state.pending.insert(id, answer);
+        Ok((Self { shared, id }, answered))
+    }
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        self.shared.state().pending.remove(&self.id);
+    }
+}
+
 async fn serve(shared: Arc<Shared>, lock: Lock, process: Child, gone: tokio::sync::watch::Sender<bool>) {
     if let Err(error) = shared.read().await {
         tracing::error!(%error, "lost the spawner");
@@ -126,7 +152,7 @@ async fn serve(shared: Arc<Shared>, lock: Lock, process: Child, gone: tokio::syn
 async fn ended(process: Child) -> io::Result<()> {
     let pidfd = watch(process.pidfd.try_clone()?)?;
     let _ = pidfd.readable().await?;
-    clone::wait(process.pidfd.as_fd())
+    clone::wait(process.pidfd.as_fd()).map(drop)
 }
 
 fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
@@ -162,31 +188,12 @@ impl Handle {
 
     async fn ask(&self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Received, Error> {
         let shared = &self.link.0;
-        let (answer, answered) = oneshot::channel();
-        let id = {
-            let mut state = shared.state();
-            if state.gone {
-                return Err(Error::SpawnerGone);
-            }
-            state.last_id += 1;
-            let id = state.last_id;
-            state.pending.insert(id, answer);
-            id
-        };
-        let packet = Packet::new(&Asked { id, request }, descriptors);
-        let packet = packet.map_err(|error| Error::Invalid(error.to_string()));
-        let sent = match packet {
-            Ok(packet) => shared
-                .socket
-                .async_io(tokio::io::Interest::WRITABLE, |socket| packet.send(socket))
-                .await
-                .map_err(|_| Error::SpawnerGone),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = sent {
-            shared.state().pending.remove(&id);
-            return Err(error);
-        }
+        let (question, answered) = Question::new(shared)?;
+        let packet = Packet::new(&Asked { id: question.id, request }, descriptors)
+            .map_err(|error| Error::Invalid(error.to_string()))?;
+        let sent = shared.socket.async_io(tokio::io::Interest::WRITABLE, |socket| packet.send(socket)).await;
+        sent.map_err(|_| Error::SpawnerGone)?;
+        drop(packet);
         let received = answered.await.map_err(|_| Error::SpawnerGone)?;
         match received.reply {
             Reply::Failed(failure) => Err(failure.into()),

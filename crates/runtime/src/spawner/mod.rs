@@ -3,7 +3,7 @@
 
 mod channel;
 mod child;
-mod clone;
+pub(crate) mod clone;
 mod containers;
 mod execute;
 mod handle;
@@ -11,7 +11,7 @@ mod process;
 mod protocol;
 mod sandbox;
 mod server;
-mod start;
+pub(crate) mod start;
 
 use std::path::{Path, PathBuf};
 

@@ -15,9 +15,9 @@ use super::clone::{self, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
 use super::handle::Handle;
 use super::protocol::{Answer, Hello, Message};
 use super::{Options, scratch_directory};
+use crate::Error;
 use crate::cgroup::Tree;
 use crate::sweep::{self, Lock, Record};
-use crate::Error;
 
 /// The socket's number in the spawner.
 pub(super) const SOCKET: i32 = 3;
@@ -121,10 +121,7 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
         .map_err(|_| Error::Invalid("the spawner's program has a zero byte in its name".to_owned()))?;
     let arguments = [path.as_ptr(), c"__spawner".as_ptr(), std::ptr::null()];
     let environment = [std::ptr::null()];
-    let maps = rootless.then(|| {
-        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        (format!("0 {uid} 1"), format!("0 {gid} 1"))
-    });
+    let maps = rootless.then(user_maps);
     // It has no network at all: nothing that it starts can end up in the machine's by mistake. And without root, it could
     // not come back from a Pod's to one that is not its own.
     let flags = NEW_PID | NEW_MOUNT | NEW_SANDBOX | if rootless { NEW_USER } else { 0 };
@@ -150,7 +147,14 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
     .map_err(|error| refused(&error, rootless))
 }
 
-fn map_user(uids: &str, gids: &str) -> rustix::io::Result<()> {
+/// What makes our user and group the root of a new user namespace.
+pub(crate) fn user_maps() -> (String, String) {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    (format!("0 {uid} 1"), format!("0 {gid} 1"))
+}
+
+/// Called in the new namespace. Does not allocate.
+pub(crate) fn map_user(uids: &str, gids: &str) -> rustix::io::Result<()> {
     let write = |file: &CStr, text: &str| {
         let file = openat(CWD, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
         rustix::io::write(file, text.as_bytes()).map(drop)

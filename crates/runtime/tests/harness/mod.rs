@@ -1,6 +1,5 @@
 //! A node's worth of runtime for one test: a spawner of its own, in a directory of its own.
-// Each test file uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::fs::File;
 use std::io::Read;
@@ -28,10 +27,6 @@ const PROBE_VARIABLE: &str = "RUNTIME_PROBE";
 /// The program of the tests; where it was copied to, when a user runs them who cannot see where it was built.
 pub(crate) fn probe() -> String {
     std::env::var(PROBE_VARIABLE).unwrap_or_else(|_| env!("CARGO_BIN_EXE_runtime-probe").to_owned())
-}
-
-pub(crate) fn probe_directory() -> PathBuf {
-    Path::new(&probe()).parent().unwrap().to_owned()
 }
 
 pub(crate) fn is_root() -> bool {
@@ -63,6 +58,7 @@ pub(crate) struct Node {
     pub(crate) handle: Handle,
     pub(crate) native: Native,
     pub(crate) options: Options,
+    program: PathBuf,
     directory: tempfile::TempDir,
 }
 
@@ -71,13 +67,14 @@ impl Node {
         let directory = tempfile::tempdir().unwrap();
         let node = format!("test-{}-{}", std::process::id(), NODES.fetch_add(1, Ordering::Relaxed));
         let options = Options::new(node, directory.path().join("runtime"));
-        Self::start_with(options, directory)
+        Self { directory, ..Self::start_program(Path::new(&probe()), options) }
     }
 
-    pub(crate) fn start_with(options: Options, directory: tempfile::TempDir) -> Self {
-        let spawner = Spawner::start(Path::new(&probe()), &options).unwrap();
-        let handle = spawner.into_handle().unwrap();
-        Self { native: Native::new(handle.clone()), handle, options, directory }
+    /// With a program and a directory of the caller's.
+    pub(crate) fn start_program(program: &Path, options: Options) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let handle = Spawner::start(program, &options).unwrap().into_handle().unwrap();
+        Self { native: Native::new(handle.clone()), handle, options, program: program.to_owned(), directory }
     }
 
     /// A directory of the machine for the test's own files.
@@ -105,10 +102,13 @@ impl Node {
         ContainerSpec {
             id,
             sandbox: sandbox.clone(),
-            root: Root::Host { also: vec![probe_directory()] },
+            root: Root::Host { also: vec![self.program_directory()] },
             read_only_root: false,
             scratch,
-            args: std::iter::once(&*probe()).chain(args.iter().copied()).map(str::to_owned).collect(),
+            args: std::iter::once(self.program.to_str().unwrap())
+                .chain(args.iter().copied())
+                .map(str::to_owned)
+                .collect(),
             env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
             cwd: PathBuf::from("/"),
             user: User::default(),
@@ -134,9 +134,21 @@ impl Node {
                 spec.mounts.push(bind(&host, &host, true));
             }
         }
-        spec.mounts.push(bind(&probe_directory(), &probe_directory(), true));
+        spec.mounts.push(bind(&self.program_directory(), &self.program_directory(), true));
         spec.root = Root::Directory(image);
         spec
+    }
+
+    fn program_directory(&self) -> PathBuf {
+        self.program.parent().unwrap().to_owned()
+    }
+
+    /// A container that comes through a step of the setup.
+    pub(crate) fn image_or_host(&self, step: &str, sandbox: &SandboxId) -> ContainerSpec {
+        match step {
+            "Mount" => self.image_spec("a", sandbox, &["exit", "0"]),
+            _ => self.spec("a", sandbox, &["exit", "0"]),
+        }
     }
 
     /// Runs a container to its end and removes it.

@@ -1,9 +1,10 @@
 //! Attempts to get out of a container, by system calls. Each says how it was refused, or that it was not.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fmt::Write;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -24,25 +25,24 @@ pub(crate) fn attempt(name: &str, arguments: &[&str]) -> ExitCode {
         ("overwrite", [path]) => overwrite(path),
         ("read", [path]) => read(path),
         ("see", [path]) => std::fs::symlink_metadata(path).map(|_| format!("saw {path}")),
-        ("unshare", []) => call("unshare", unsafe_call(|| unsafe { libc::unshare(libc::CLONE_NEWUSER) })),
+        ("unshare", []) => call(libc::SYS_unshare, [libc::CLONE_NEWUSER as usize, 0, 0, 0, 0]),
         ("setns", [path]) => setns(path),
         ("chroot", [marker]) => chroot(marker),
         ("capset", []) => capset(),
         ("setuid", [program]) => setuid(program),
-        ("become-root", []) => call("setuid", unsafe_call(|| unsafe { libc::setuid(0) })),
+        ("become-root", []) => call(libc::SYS_setuid, [0; 5]),
         ("connect", [address]) => connect(address),
         ("fork-bomb", [most]) => fork_bomb(most.parse().unwrap_or(1000)),
         ("memory", [mebibytes]) => memory(mebibytes.parse().unwrap_or(1)),
         ("descriptors", []) => descriptors(),
-        ("bpf", []) => call("bpf", unsafe_call(|| unsafe { libc::syscall(libc::SYS_bpf, 0, 0, 0) as i32 })),
-        ("keyctl", []) => call("keyctl", unsafe_call(|| unsafe { libc::syscall(libc::SYS_keyctl, 0, -3, 0) as i32 })),
-        ("io-uring", []) => {
-            call("io_uring_setup", unsafe_call(|| unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) as i32 }))
+        ("bpf", []) => call(libc::SYS_bpf, [0; 5]),
+        ("keyctl", []) => call(libc::SYS_keyctl, [0, -3_isize as usize, 0, 0, 0]),
+        ("io-uring", []) => call(libc::SYS_io_uring_setup, [1, 0, 0, 0, 0]),
+        ("raw-socket", []) => {
+            let arguments =
+                [libc::AF_INET as usize, libc::SOCK_RAW as usize, libc::IPPROTO_ICMP as usize, 0, 0];
+            call(libc::SYS_socket, arguments)
         }
-        ("raw-socket", []) => call(
-            "socket",
-            unsafe_call(|| unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP) }),
-        ),
         _ => Ok(format!("there is no attempt {name:?} with {arguments:?}")),
     };
     match outcome {
@@ -57,13 +57,21 @@ pub(crate) fn attempt(name: &str, arguments: &[&str]) -> ExitCode {
     }
 }
 
-/// One place for the calls: none of them touches memory of ours but what is given.
-fn unsafe_call(make: impl FnOnce() -> i32) -> i32 {
-    make()
+/// A system call by its number. Whatever is a pointer among the arguments is to memory that outlives the call.
+fn system_call(number: libc::c_long, [a, b, c, d, e]: [usize; 5]) -> io::Result<i32> {
+    // SAFETY: the kernel checks every argument; what it may write to is valid, as said above.
+    match unsafe { libc::syscall(number, a, b, c, d, e) } {
+        -1 => Err(io::Error::last_os_error()),
+        other => Ok(other as i32),
+    }
 }
 
-fn call(what: &str, result: i32) -> Outcome {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(format!("{what} gave {result}")) }
+fn call(number: libc::c_long, arguments: [usize; 5]) -> Outcome {
+    system_call(number, arguments).map(|result| format!("call {number} gave {result}"))
+}
+
+fn pointer(text: &CStr) -> usize {
+    text.as_ptr() as usize
 }
 
 fn refused(why: &str) -> Outcome {
@@ -80,47 +88,36 @@ fn processes() -> Outcome {
 }
 
 fn kill(pid: &str) -> Outcome {
-    let pid: i32 = pid.parse().map_err(io::Error::other)?;
-    // Everything that it may kill: only itself is spared.
-    call("kill all", unsafe_call(|| unsafe { libc::kill(-1, libc::SIGKILL) })).ok();
-    call("kill", unsafe_call(|| unsafe { libc::kill(pid, 0) }))
+    let pid: usize = pid.parse().map_err(io::Error::other)?;
+    // First everything that it may kill: only itself is spared.
+    let _ = call(libc::SYS_kill, [-1_isize as usize, libc::SIGKILL as usize, 0, 0, 0]);
+    call(libc::SYS_kill, [pid, 0, 0, 0, 0])
 }
 
 fn ptrace(pid: &str) -> Outcome {
-    let pid: i32 = pid.parse().map_err(io::Error::other)?;
-    let seize = unsafe_call(|| unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) as i32 });
-    call("seize", seize).or_else(|_| call("traceme", unsafe_call(|| unsafe { libc::ptrace(libc::PTRACE_TRACEME) as i32 })))
+    let pid: usize = pid.parse().map_err(io::Error::other)?;
+    call(libc::SYS_ptrace, [libc::PTRACE_SEIZE as usize, pid, 0, 0, 0])
+        .or_else(|_| call(libc::SYS_ptrace, [libc::PTRACE_TRACEME as usize, 0, 0, 0, 0]))
 }
 
 fn mount() -> Outcome {
-    let (kind, target) = (c"tmpfs", c"/tmp");
-    let classic = unsafe_call(|| unsafe {
-        libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, std::ptr::null())
-    });
-    call("mount", classic)
-        .or_else(|_| call("fsopen", unsafe_call(|| unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 0) as i32 })))
+    let (kind, target) = (pointer(c"tmpfs"), pointer(c"/tmp"));
+    call(libc::SYS_mount, [kind, target, kind, 0, 0]).or_else(|_| call(libc::SYS_fsopen, [kind, 0, 0, 0, 0]))
 }
 
 fn remount() -> Outcome {
-    let flags = libc::MS_REMOUNT | libc::MS_BIND;
-    call(
-        "remount",
-        unsafe_call(|| unsafe {
-            libc::mount(c"none".as_ptr(), c"/usr".as_ptr(), std::ptr::null(), flags, std::ptr::null())
-        }),
-    )
+    let flags = (libc::MS_REMOUNT | libc::MS_BIND) as usize;
+    call(libc::SYS_mount, [pointer(c"none"), pointer(c"/usr"), 0, flags, 0])
 }
 
 fn unmount() -> Outcome {
-    call("umount", unsafe_call(|| unsafe { libc::umount2(c"/proc/sys".as_ptr(), libc::MNT_DETACH) }))
+    call(libc::SYS_umount2, [pointer(c"/proc/sys"), libc::MNT_DETACH as usize, 0, 0, 0])
 }
 
 fn mknod(directory: &str) -> Outcome {
     let path = CString::new(format!("{directory}/memory"))?;
-    call(
-        "mknod",
-        unsafe_call(|| unsafe { libc::mknod(path.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 1)) }),
-    )
+    let (mode, device) = ((libc::S_IFCHR | 0o666) as usize, libc::makedev(1, 1) as usize);
+    call(libc::SYS_mknodat, [libc::AT_FDCWD as usize, pointer(&path), mode, device, 0])
 }
 
 fn overwrite(path: &str) -> Outcome {
@@ -132,7 +129,11 @@ fn read(path: &str) -> Outcome {
     let path = Path::new(path);
     if path.is_dir() {
         let entries = std::fs::read_dir(path)?.count();
-        return if entries == 0 { refused("empty") } else { Ok(format!("{entries} entries in {}", path.display())) };
+        return if entries == 0 {
+            refused("empty")
+        } else {
+            Ok(format!("{entries} entries in {}", path.display()))
+        };
     }
     let mut file = std::fs::File::open(path)?;
     let mut buffer = [0; 64];
@@ -144,18 +145,17 @@ fn read(path: &str) -> Outcome {
 
 fn setns(path: &str) -> Outcome {
     let file = std::fs::File::open(path)?;
-    use std::os::fd::AsRawFd;
-    call("setns", unsafe_call(|| unsafe { libc::setns(file.as_raw_fd(), 0) }))
+    call(libc::SYS_setns, [file.as_raw_fd() as usize, 0, 0, 0, 0])
 }
 
 /// The old way out: a root below the working directory, then up from there.
 fn chroot(marker: &str) -> Outcome {
     std::fs::create_dir_all("/tmp/jail")?;
-    call("chroot", unsafe_call(|| unsafe { libc::chroot(c"/tmp/jail".as_ptr()) }))?;
+    call(libc::SYS_chroot, [pointer(c"/tmp/jail"), 0, 0, 0, 0])?;
     for _ in 0..64 {
-        unsafe_call(|| unsafe { libc::chdir(c"..".as_ptr()) });
+        let _ = call(libc::SYS_chdir, [pointer(c".."), 0, 0, 0, 0]);
     }
-    call("chroot", unsafe_call(|| unsafe { libc::chroot(c".".as_ptr()) }))?;
+    call(libc::SYS_chroot, [pointer(c"."), 0, 0, 0, 0])?;
     std::fs::read_to_string(marker).map(|text| format!("read {text:?} of the machine"))
 }
 
@@ -167,12 +167,7 @@ fn capset() -> Outcome {
     }
     let header = Header { version: 0x2008_0522, pid: 0 };
     let all = [u32::MAX; 6];
-    call(
-        "capset",
-        unsafe_call(|| unsafe {
-            libc::syscall(libc::SYS_capset, std::ptr::from_ref(&header), all.as_ptr()) as i32
-        }),
-    )
+    call(libc::SYS_capset, [std::ptr::from_ref(&header) as usize, all.as_ptr() as usize, 0, 0, 0])
 }
 
 /// Runs a program that belongs to root and has its mark.
@@ -193,17 +188,19 @@ fn connect(address: &str) -> Outcome {
     }
 }
 
+/// A copy of this process, which has one thread.
+fn fork() -> io::Result<i32> {
+    system_call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0, 0])
+}
+
 fn fork_bomb(most: usize) -> Outcome {
     for made in 0..most {
-        match unsafe_call(|| unsafe { libc::fork() }) {
-            0 => loop {
-                unsafe_call(|| unsafe { libc::pause() });
+        match fork() {
+            Ok(0) => loop {
+                std::thread::park();
             },
-            pid if pid < 0 => {
-                let error = io::Error::last_os_error();
-                return refused(&format!("after {made}: {error}"));
-            }
-            _ => {}
+            Ok(_) => {}
+            Err(error) => return refused(&format!("after {made}: {error}")),
         }
     }
     Ok(format!("{most} processes"))
@@ -238,8 +235,8 @@ fn descriptors() -> Outcome {
 
 pub(crate) fn identity() -> String {
     let mut text = String::new();
-    // SAFETY: these only ask.
-    let (uid, euid, gid) = unsafe { (libc::getuid(), libc::geteuid(), libc::getgid()) };
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let euid = rustix::process::geteuid().as_raw();
     let _ = writeln!(text, "uid {uid} euid {euid} gid {gid}");
     for line in std::fs::read_to_string("/proc/self/status").unwrap_or_default().lines() {
         if ["Groups:", "Cap", "NoNewPrivs:", "Seccomp:"].iter().any(|start| line.starts_with(start)) {
@@ -253,22 +250,22 @@ pub(crate) fn identity() -> String {
     text
 }
 
-pub(crate) fn raise(signal: i32) {
+pub(crate) fn raise(signal: usize) {
     // A pid namespace's first process is not killed by its own signals: a child is.
-    match unsafe_call(|| unsafe { libc::fork() }) {
-        0 => {
-            unsafe_call(|| unsafe { libc::kill(libc::getpid(), signal) });
+    match fork() {
+        Ok(0) => {
+            let _ = call(libc::SYS_kill, [std::process::id() as usize, signal, 0, 0, 0]);
         }
-        child => {
-            let mut status = 0;
-            unsafe_call(|| unsafe { libc::waitpid(child, &mut status, 0) });
-            println!("{}", libc::WTERMSIG(status));
+        _ => {
+            let status = rustix::process::wait(rustix::process::WaitOptions::empty());
+            let signal = status.ok().flatten().and_then(|(_, status)| status.terminating_signal());
+            println!("{}", signal.unwrap_or(0));
         }
     }
 }
 
 pub(crate) fn terminal() -> String {
-    let is = (0..3).all(|number| unsafe_call(|| unsafe { libc::isatty(number) }) == 1);
+    let is = io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal();
     let name = std::fs::read_link("/proc/self/fd/0").map(|path| path.display().to_string());
     let controlling = std::fs::File::open("/dev/tty").is_ok();
     format!("terminal {is} {} controlling {controlling}\n", name.unwrap_or_default())

@@ -1,6 +1,7 @@
 //! The program of the tests: it is their spawner, and it is what runs in their containers.
 
 mod attempts;
+mod node;
 
 use std::io::{BufRead, Read, Write};
 use std::process::ExitCode;
@@ -28,7 +29,11 @@ fn main() -> ExitCode {
         ["whoami"] => print!("{}", attempts::identity()),
         ["signal", number] => attempts::raise(number.parse().unwrap_or(9)),
         ["wait"] => wait(),
+        ["forever"] => loop {
+            std::thread::park();
+        },
         ["terminal"] => print!("{}", attempts::terminal()),
+        ["node", name, directory] => node::run(name, directory),
         ["try", attempt, rest @ ..] => return attempts::attempt(attempt, rest),
         other => {
             eprintln!("unknown: {other:?}");
