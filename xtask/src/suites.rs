@@ -53,6 +53,12 @@ const SUITES: &[Suite] = &[
         needs_kubernetes: true,
     },
     Suite {
+        name: "workloads",
+        about: "Deployments and other workloads under our controllers and under the real ones",
+        runs: &[&["-p", "agentcube-testkit", "--test", "workloads"]],
+        needs_kubernetes: true,
+    },
+    Suite {
         name: "durability",
         about: "kill -9 under load, 30 times",
         runs: &[&["-p", "agentcube-testkit", "--test", "durability"]],

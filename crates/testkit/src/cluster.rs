@@ -86,7 +86,12 @@ impl Cluster {
 
     /// A real kube-apiserver with its etcd and the controllers that belong to the API's own semantics.
     pub async fn real(binaries: &Binaries) -> Result<Cluster> {
-        let server = real::Real::start(binaries).await?;
+        Self::real_with(binaries, real::Controllers::Api).await
+    }
+
+    /// A real kube-apiserver with its etcd and the given controllers.
+    pub async fn real_with(binaries: &Binaries, controllers: real::Controllers) -> Result<Cluster> {
+        let server = real::Real::start(binaries, controllers).await?;
         let http = server.client()?;
         let kubeconfig = server.kubeconfig();
         Self::assemble(Kind::Real, http, &kubeconfig, Box::new(server))

@@ -2,17 +2,22 @@
 //! the caches, and see their own writes through them.
 
 pub mod deployments;
+pub mod endpoints;
 pub mod ownership;
 pub mod pods;
 pub mod replicasets;
+pub mod services;
 
 use std::fmt;
 
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Endpoints, Node, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::watcher;
-use kube::{Client, Resource};
+use kube::{Api, Client, Resource};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +33,10 @@ pub struct Caches {
     pub controller_revisions: Cache<ControllerRevision>,
     pub jobs: Cache<Job>,
     pub claims: Cache<PersistentVolumeClaim>,
+    pub services: Cache<Service>,
+    pub endpoint_slices: Cache<EndpointSlice>,
+    pub endpoints: Cache<Endpoints>,
+    pub nodes: Cache<Node>,
 }
 
 impl Caches {
@@ -41,6 +50,10 @@ impl Caches {
             controller_revisions: start(client, tasks, shutdown),
             jobs: start(client, tasks, shutdown),
             claims: start(client, tasks, shutdown),
+            services: start(client, tasks, shutdown),
+            endpoint_slices: start(client, tasks, shutdown),
+            endpoints: start(client, tasks, shutdown),
+            nodes: start(client, tasks, shutdown),
         }
     }
 }
@@ -55,6 +68,7 @@ fn start<K: Object>(client: &Client, tasks: &mut JoinSet<()>, shutdown: &Cancell
 pub fn spawn(client: &Client, caches: &Caches, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) {
     tasks.spawn(replicasets::run(client.clone(), caches.clone(), shutdown.clone()));
     tasks.spawn(deployments::run(client.clone(), caches.clone(), shutdown.clone()));
+    tasks.spawn(endpoints::run(client.clone(), caches.clone(), shutdown.clone()));
 }
 
 /// Which object to reconcile.
@@ -78,6 +92,32 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
+}
+
+/// Whether an object is still as it was observed, but for its status: asked of the server before anything is
+/// done for it. Caches of two kinds do not move together: the end of what an object owns may be seen before its
+/// own deletion is, and must not be taken for a loss to make good. What is newer is written through, and that
+/// asks for the next reconcile.
+pub async fn is_current<K: Object>(
+    api: &Api<K>,
+    cache: &Cache<K>,
+    observed: &K,
+) -> Result<bool, kube::Error> {
+    let meta = observed.meta();
+    let Some(fresh) = api.get_opt(meta.name.as_deref().unwrap_or_default()).await? else {
+        cache.gone(observed);
+        return Ok(false);
+    };
+    let current = fresh.meta().uid == meta.uid && fresh.meta().generation == meta.generation;
+    if !current {
+        cache.put(fresh);
+    }
+    Ok(current)
+}
+
+/// A time as the API keeps it: in whole seconds.
+pub fn time(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }
 
 /// A count as the API shows it: zero is left out.

@@ -1,6 +1,6 @@
 //! A real control plane on loopback: etcd with its default durability, kube-apiserver, and a
-//! kube-controller-manager that runs only the controllers which are part of the API's own behaviour
-//! (garbage collection, namespace deletion), so that nothing else writes while a test records.
+//! kube-controller-manager with the controllers that a test asks for, so that nothing else writes while it
+//! records.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -19,6 +19,26 @@ const TOKEN: &str = "testkit";
 const READY_LIMIT: Duration = Duration::from_secs(120);
 const STARTS: usize = 3;
 
+/// Which controllers kube-controller-manager runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controllers {
+    /// Those that are part of the API's own behaviour: garbage collection, namespace deletion.
+    Api,
+    /// All, but for those that would notice that the nodes of a test do not exist.
+    Workloads,
+}
+
+impl Controllers {
+    fn flag(self) -> &'static str {
+        match self {
+            Controllers::Api => "garbage-collector-controller,namespace-controller",
+            Controllers::Workloads => {
+                "*,-pod-garbage-collector-controller,-node-lifecycle-controller,-taint-eviction-controller"
+            }
+        }
+    }
+}
+
 /// A running control plane. Fields drop in order: clients of a part before the part.
 pub struct Real {
     controller_manager: Option<Process>,
@@ -32,9 +52,10 @@ pub struct Real {
 
 impl Real {
     /// Starts the three programs and waits until the API server is ready.
-    pub async fn start(binaries: &Binaries) -> Result<Real> {
+    pub async fn start(binaries: &Binaries, controllers: Controllers) -> Result<Real> {
         let mut real = Self::start_api(binaries).await?;
-        real.controller_manager = Some(start_controller_manager(binaries, real.directory.path(), real.addr)?);
+        let manager = start_controller_manager(binaries, real.directory.path(), real.addr, controllers)?;
+        real.controller_manager = Some(manager);
         Ok(real)
     }
 
@@ -133,7 +154,12 @@ fn start_apiserver(binaries: &Binaries, root: &Path, etcd: u16, port: u16) -> Re
     Process::start(&binaries.apiserver, &args, &root.join("apiserver.log"))
 }
 
-fn start_controller_manager(binaries: &Binaries, root: &Path, addr: SocketAddr) -> Result<Process> {
+fn start_controller_manager(
+    binaries: &Binaries,
+    root: &Path,
+    addr: SocketAddr,
+    controllers: Controllers,
+) -> Result<Process> {
     let kubeconfig = root.join("kubeconfig");
     let text = kubeconfig_json(&format!("https://{addr}"), Some(&root.join("ca.crt")), TOKEN);
     std::fs::write(&kubeconfig, text)?;
@@ -145,7 +171,7 @@ fn start_controller_manager(binaries: &Binaries, root: &Path, addr: SocketAddr) 
         "--leader-elect=false".to_owned(),
         "--use-service-account-credentials=false".to_owned(),
         "--secure-port=0".to_owned(),
-        "--controllers=garbage-collector-controller,namespace-controller".to_owned(),
+        format!("--controllers={}", controllers.flag()),
         "--kube-api-qps=500".to_owned(),
         "--kube-api-burst=1000".to_owned(),
         "--concurrent-namespace-syncs=20".to_owned(),

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::core::ObjectMeta;
 
 use super::super::ownership::{Claim, claim, controller_reference};
-use super::observe::{HASH_LABEL, Observed, actual, same_template, size, wanted};
+use super::observe::{HASH_LABEL, Observed, actual, is_observed, same_template, size, wanted};
 use super::revision::{self, Annotations, DESIRED, noted};
 use super::status::{self, Next};
 use super::{hash, limits, proportion, rollout};
@@ -209,9 +209,7 @@ pub(super) fn superfluous(deployment: &Deployment, sets: &Sets) -> Vec<Operation
     let excess = alive.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
     // Stable: of the same number, the oldest first.
     alive.sort_by_key(|set| revision::number(set).unwrap_or(0));
-    let observed = |set: &ReplicaSet| set.status.as_ref().and_then(|status| status.observed_generation);
-    let unused =
-        |set: &ReplicaSet| size(set) == 0 && actual(set) == 0 && set.metadata.generation <= observed(set);
+    let unused = |set: &ReplicaSet| size(set) == 0 && actual(set) == 0 && is_observed(set);
     let excess = alive.into_iter().take(excess);
     excess.filter(|set| unused(set)).cloned().map(Operation::Delete).collect()
 }
