@@ -8,3 +8,4 @@ pub mod events;
 pub mod kubelet;
 pub mod network;
 pub mod queue;
+pub mod scheduler;

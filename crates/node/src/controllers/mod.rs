@@ -7,6 +7,7 @@ pub mod ownership;
 pub mod pods;
 pub mod replicasets;
 pub mod services;
+pub mod volumes;
 
 use std::fmt;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use agentcube_apiserver::Server;
 use agentcube_node::cache::{Cache, Object};
 use agentcube_node::events::Recorder;
-use agentcube_node::kubelet::{Caches, Kubelet, Options, Timing};
+use agentcube_node::kubelet::{Caches, Kubelet, Options, Timing, Tools};
 use agentcube_node::network::{self, Network};
 use agentcube_runtime::image::{self, Store};
 use agentcube_runtime::native::Native;
@@ -104,16 +104,16 @@ impl Cluster {
             Recorder::start(self.client.clone(), "kubelet", Some(NODE.to_owned()), self.shutdown.clone());
         let handlers = Handlers::from([(String::new(), Arc::new(Native::new(self.spawner.clone())) as _)]);
         let options = Options { timing: timing(), ..Options::new(NODE, &self.data_dir) };
-        let kubelet = Kubelet::new(
-            options,
-            self.client.clone(),
-            self.caches.clone(),
+        let tools = Tools {
+            client: self.client.clone(),
+            caches: self.caches.clone(),
             recorder,
             handlers,
-            Arc::new(self.spawner.clone()),
-            self.network.clone(),
+            sandboxes: Arc::new(self.spawner.clone()),
+            network: self.network.clone(),
             images,
-        )?;
+        };
+        let kubelet = Kubelet::new(options, tools)?;
         self.kubelet = Some((tokio::spawn(kubelet.run(stop.clone())), stop));
         Ok(())
     }

@@ -106,6 +106,8 @@ async fn adoption_and_release(stage: &mut Stage) -> Result {
             has(2)(world) && world.pods_where(|_| true).len() == 3
         })
         .await?;
+    stage.start_all().await?;
+    stage.until("both are ready", ready(2)).await?;
     stage.apply(&pod("late", "app: web")).await?;
     stage
         .record("a Pod that is one too many is adopted, and one deleted", |world| {

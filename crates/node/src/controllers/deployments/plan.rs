@@ -134,10 +134,14 @@ fn is_paused(deployment: &Deployment) -> bool {
     deployment.spec.as_ref().is_some_and(|spec| spec.paused == Some(true))
 }
 
-/// Whether the Deployment asks for another size than its ReplicaSets were scaled for.
+/// Whether the Deployment asks for another size than its ReplicaSets were scaled for. Several that are to be
+/// replaced at once by one are not scaled in proportion: the rollout itself brings the size. (Kubernetes takes
+/// that for scaling, does nothing about it, and never goes on.)
 fn is_being_scaled(deployment: &Deployment, sets: &Sets) -> bool {
-    let active = sets.all().filter(|set| size(set) > 0);
-    active.filter_map(|set| noted(set, DESIRED)).any(|desired| desired != wanted(deployment))
+    let active: Vec<&Arc<ReplicaSet>> = sets.all().filter(|set| size(set) > 0).collect();
+    let otherwise =
+        active.iter().filter_map(|set| noted(set, DESIRED)).any(|size| size != wanted(deployment));
+    otherwise && (limits::is_rolling(deployment) || active.len() <= 1)
 }
 
 /// Brings the new ReplicaSet's annotations up to date.

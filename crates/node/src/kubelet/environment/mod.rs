@@ -132,7 +132,7 @@ impl Resolver<'_> {
     fn take(&mut self, variable: &EnvVar) -> Result<(), Error> {
         let written = variable.value.as_deref().unwrap_or_default();
         let value = match &variable.value_from {
-            Some(source) if written.is_empty() => self.from_source(&variable.name, source)?,
+            Some(source) if written.is_empty() => self.look_up(&variable.name, source)?,
             _ => {
                 let find =
                     |name: &str| self.own.get(name).or_else(|| self.services.get(name)).map(String::as_str);
@@ -147,7 +147,7 @@ impl Resolver<'_> {
     }
 
     /// `None` when the source is not there and need not be: then the variable is not set at all.
-    fn from_source(&self, variable: &str, source: &EnvVarSource) -> Result<Option<String>, Error> {
+    fn look_up(&self, variable: &str, source: &EnvVarSource) -> Result<Option<String>, Error> {
         if let Some(field) = &source.field_ref {
             return Ok(Some(field::of_pod(self.pod, &field.field_path)?));
         }

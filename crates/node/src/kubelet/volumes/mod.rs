@@ -120,9 +120,13 @@ pub struct Prepared {
 pub struct Volumes {
     options: Options,
     lookup: Arc<dyn Lookup>,
-    /// The Pods whose volumes are there. Held while the volumes of one are written, so that two writers never meet.
-    pods: Mutex<HashMap<String, Arc<Mutex<Arc<Pod>>>>>,
+    /// The Pods whose volumes are there, by uid.
+    pods: Mutex<HashMap<String, Entry>>,
 }
+
+/// The Pod as its volumes show it; none once they are removed. Held while they are written or removed, so that two
+/// writers never meet, and one that comes late does not bring back what was removed.
+type Entry = Arc<Mutex<Option<Arc<Pod>>>>;
 
 impl Volumes {
     pub fn new(options: Options, lookup: Arc<dyn Lookup>) -> io::Result<Self> {
@@ -141,9 +145,9 @@ impl Volumes {
     /// Makes and fills the volumes of a Pod. Safe to repeat: what is there is kept, what changed is written.
     pub fn prepare(&self, pod: &Arc<Pod>) -> Result<Prepared, Error> {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let entry = self.pods.lock().entry(uid).or_insert_with(|| Arc::new(Mutex::new(pod.clone()))).clone();
+        let entry = self.pods.lock().entry(uid).or_default().clone();
         let mut current = entry.lock();
-        *current = pod.clone();
+        *current = Some(pod.clone());
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
         let mut prepared = Prepared::default();
         for volume in volumes {
@@ -158,25 +162,21 @@ impl Volumes {
     pub fn refresh(&self, pod: &Arc<Pod>) -> Result<(), Error> {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let Some(entry) = self.pods.lock().get(uid).cloned() else { return Ok(()) };
-        let mut current = entry.lock();
-        *current = pod.clone();
-        self.rewrite(&current)
+        self.rewrite(&entry, |current| *current = pod.clone())
     }
 
     /// A ConfigMap or Secret was written: so are the volumes that show it. One that was removed stays as it was.
     pub fn changed(&self, what: &Reference) -> Vec<Error> {
-        let entries: Vec<_> = self.pods.lock().values().cloned().collect();
-        let mut errors = Vec::new();
-        for entry in entries {
-            let pod = entry.lock();
-            if references(&pod).contains(what) {
-                errors.extend(self.rewrite(&pod).err());
-            }
-        }
-        errors
+        let shows = |entry: &Entry| entry.lock().as_ref().is_some_and(|pod| references(pod).contains(what));
+        let entries: Vec<Entry> = self.pods.lock().values().cloned().collect();
+        let concerned = entries.iter().filter(|entry| shows(entry));
+        concerned.filter_map(|entry| self.rewrite(entry, |_| ()).err()).collect()
     }
 
-    fn rewrite(&self, pod: &Pod) -> Result<(), Error> {
+    fn rewrite(&self, entry: &Entry, update: impl FnOnce(&mut Arc<Pod>)) -> Result<(), Error> {
+        let mut current = entry.lock();
+        let Some(pod) = current.as_mut() else { return Ok(()) };
+        update(pod);
         for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             places::refill(&self.options, self.lookup.as_ref(), pod, volume)
                 .map_err(|problem| Error { volume: volume.name.clone(), problem })?;
@@ -184,10 +184,12 @@ impl Volumes {
         Ok(())
     }
 
-    /// Removes the volumes of a Pod that has ended; those of claims stay. Call it when nothing of the Pod runs.
+    /// Removes the volumes of a Pod that has ended; those of claims stay. Call it when nothing of the Pod runs, or is
+    /// being prepared.
     pub fn remove(&self, uid: &str) -> io::Result<()> {
-        let entry = self.pods.lock().remove(uid);
-        let _last_writer = entry.as_ref().map(|entry| entry.lock());
+        let entry = self.pods.lock().remove(uid).unwrap_or_default();
+        let mut current = entry.lock();
+        *current = None;
         match places::file_name(uid) {
             Ok(uid) => remove_directory(&self.options.pods().join(uid)),
             Err(_) => Ok(()),

@@ -137,8 +137,10 @@ fn files_follow_what_they_show() {
     let reference = Reference::Secret { namespace: "ns".into(), name: "s".into() };
     assert!(node.volumes.changed(&reference).is_empty());
     assert_eq!(fs::read_to_string(path.join("k")).unwrap(), "two");
-    // Once the Pod has ended, a change does not bring its directory back.
+    // Once the Pod has ended, a change does not bring its directory back; nor does a writer that comes late.
+    let late = node.volumes.pods.lock()["u1"].clone();
     node.volumes.remove("u1").unwrap();
+    node.volumes.rewrite(&late, |_| ()).unwrap();
     assert!(node.volumes.changed(&reference).is_empty());
     node.volumes.refresh(&pod).unwrap();
     assert!(!path.exists());
