@@ -2,13 +2,16 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use agentcube_apiserver::Server;
 use anyhow::Context;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit::Outcome;
+use crate::paths::write_private;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -31,7 +34,7 @@ pub(crate) struct Arguments {
 }
 
 /// Runs until interrupted.
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Outcome> {
     let began = Instant::now();
     let builder = Server::builder().listen(arguments.listen);
     let builder = match &arguments.data_dir {
@@ -41,7 +44,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let handle = builder.start().await?;
     let kubeconfig = arguments.kubeconfig.or_else(|| arguments.data_dir.map(|path| path.join("kubeconfig")));
     if let Some(path) = &kubeconfig {
-        write_private(path, &handle.kubeconfig_yaml())
+        write_private(path, handle.kubeconfig_yaml().as_bytes())
             .with_context(|| format!("cannot write the kubeconfig {}", path.display()))?;
     }
     println!("ready in {} ms at https://{}", began.elapsed().as_millis(), handle.addr());
@@ -57,15 +60,5 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
     }
     handle.shutdown().await;
-    Ok(())
-}
-
-/// Only the owner may read a file that holds a token; a reader never sees half of it.
-fn write_private(path: &Path, content: &str) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let temporary = path.with_extension("tmp");
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(content.as_bytes())?;
-    std::fs::rename(&temporary, path)
+    Ok(Outcome::Done)
 }

@@ -1,55 +1,113 @@
 //! The `agentcube` binary: parses, wires, runs. The environment is read here and nowhere else.
 
 mod apiserver;
+mod apply;
+mod cli;
+mod client;
+mod delete;
+mod describe;
+mod doctor;
+mod down;
+mod environment;
+mod exec;
+mod exit;
+mod get;
+mod image;
+mod logs;
+mod manifest;
+mod output;
+mod paths;
+mod readiness;
+mod reference;
+mod sample_agent;
+mod status;
+mod up;
+mod version;
 
+use std::future::Future;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
+use anyhow::Context;
+use clap::{CommandFactory, Parser};
 use tracing_subscriber::EnvFilter;
 
-#[derive(Parser)]
-#[command(name = "agentcube", version, about = "Runs AI agents on Kubernetes, or on one machine without it")]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-    /// What to log: a level, or levels per module
-    #[arg(long, global = true, env = "AGENTCUBE_LOG", default_value = "warn")]
-    log: String,
-}
+use crate::cli::{Cli, Command};
+use crate::environment::Environment;
+use crate::exit::Outcome;
 
-#[derive(Subcommand)]
-enum Command {
-    /// Run the embedded Kubernetes API server alone
-    Apiserver(apiserver::Arguments),
-    /// Print a completion script for a shell
-    #[command(after_help = "Examples:\n  agentcube completion bash > /etc/bash_completion.d/agentcube")]
-    Completion {
-        /// The shell to complete in
-        shell: Shell,
-    },
-}
-
+/// Synchronous on purpose: `up` starts processes while there is one thread, and only then a runtime.
 fn main() -> ExitCode {
+    // Before anything else: the spawner is to be small.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == "__spawner") {
+        return agentcube_runtime::spawner::main();
+    }
     let cli = Cli::parse();
-    let filter = EnvFilter::try_new(&cli.log).unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let outcome = match cli.command {
-        Command::Apiserver(arguments) => run(apiserver::run(arguments)),
-        Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "agentcube", &mut std::io::stdout());
-            Ok(())
-        }
+    let environment = Environment::read();
+    let outcome = match start_log(&cli, &environment) {
+        Ok(()) => run(cli.command, &environment),
+        Err(error) => Err(error),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+    exit::report(outcome)
+}
+
+fn start_log(cli: &Cli, environment: &Environment) -> anyhow::Result<()> {
+    let filter =
+        EnvFilter::try_new(&cli.log).map_err(|error| exit::Usage(format!("--log {:?}: {error}", cli.log)))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(environment.stderr.colour);
+    match &cli.command {
+        Command::Up(arguments) if arguments.background => {
+            let log = up::log::Bounded::open(&arguments.data_dir(environment).log())?;
+            builder.with_ansi(false).with_writer(log).init();
+        }
+        _ => builder.with_writer(std::io::stderr).init(),
+    }
+    Ok(())
+}
+
+fn run(command: Command, environment: &Environment) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Up(arguments) => up::run(arguments, environment),
+        Command::Down(arguments) => small(down::run(arguments, environment)),
+        Command::Status(arguments) => small(status::run(arguments, environment)),
+        Command::Apply(arguments) => small(apply::run(arguments, environment)),
+        Command::Get(arguments) => small(get::run(arguments, environment)),
+        Command::Describe(arguments) => small(describe::run(arguments, environment)),
+        Command::Delete(arguments) => small(delete::run(arguments, environment)),
+        Command::Logs(arguments) => small(logs::run(arguments, environment)),
+        Command::Exec(arguments) => small(exec::run(arguments, environment)),
+        Command::Image(arguments) => large(async {
+            let data_dir = paths::default_data_dir(environment);
+            image::run(arguments, data_dir.path()).await.map(|()| Outcome::Done)
+        }),
+        Command::Version(arguments) => small(version::run(arguments, environment)),
+        Command::Doctor(arguments) => doctor::run(arguments, environment),
+        Command::Apiserver(arguments) => large(apiserver::run(arguments)),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "agentcube", &mut script);
+            output::write(&script)?;
+            Ok(Outcome::Done)
+        }
+        Command::SampleAgent(arguments) => large(sample_agent::run(arguments, environment)),
+        Command::Reference => {
+            output::write(reference::render(&Cli::command()).as_bytes())?;
+            Ok(Outcome::Done)
         }
     }
 }
 
-fn run(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+/// For commands that ask a server: one thread is enough.
+fn small(work: impl Future<Output = anyhow::Result<Outcome>>) -> anyhow::Result<Outcome> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().context("cannot start a runtime")?;
+    let outcome = runtime.block_on(work);
+    // A thread may sit in a read of the terminal that never ends; it must not keep the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// For what serves others.
+fn large(work: impl Future<Output = anyhow::Result<Outcome>>) -> anyhow::Result<Outcome> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().build().context("cannot start a runtime")?.block_on(work)
 }

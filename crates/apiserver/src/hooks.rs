@@ -1,4 +1,4 @@
-//! What only a node can answer, behind traits that the node fills: container logs and exec.
+//! What only a node can answer, behind traits that the node fills: container logs, exec, connections to Pods.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use crate::status::Status;
@@ -70,9 +71,22 @@ pub trait Exec: Send + Sync {
     fn exec(&self, pod: Value, options: ExecOptions) -> Answer<ExecSession>;
 }
 
+/// A stream of bytes to a Pod.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+pub type Connection = Box<dyn Duplex>;
+
+/// Opens connections to Pods, for `proxy` and `portforward`.
+pub trait Connect: Send + Sync {
+    fn pod(&self, pod: Value, port: u16) -> Answer<Connection>;
+    /// To one of the ready Pods behind this port of a Service (an entry of its `spec.ports`).
+    fn service(&self, service: Value, port: Value) -> Answer<Connection>;
+}
+
 /// What the node has filled in; empty until there is one.
 #[derive(Clone, Default)]
 pub struct Hooks {
     pub logs: Option<Arc<dyn Logs>>,
     pub exec: Option<Arc<dyn Exec>>,
+    pub connect: Option<Arc<dyn Connect>>,
 }

@@ -65,7 +65,7 @@ impl Target {
 }
 
 /// `None` when the escapes are none; what is not UTF-8 is replaced, as Go prints it.
-fn percent_decode(text: &str) -> Option<String> {
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     if !text.contains('%') {
         return Some(text.to_owned());
     }

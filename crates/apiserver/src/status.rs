@@ -251,6 +251,11 @@ impl Status {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
+    /// What would have to answer is not there.
+    pub fn service_unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+    }
+
     /// A body that is about another object than the path.
     pub(crate) fn name_mismatch(said: &str, expected: &str) -> Self {
         Self::bad_request(format!(

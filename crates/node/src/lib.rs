@@ -7,5 +7,8 @@ pub mod controllers;
 pub mod events;
 pub mod kubelet;
 pub mod network;
+mod node;
 pub mod queue;
 pub mod scheduler;
+
+pub use node::{Error, Node, Options, Parts};

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -12,7 +11,7 @@ use super::patch::PatchKind;
 use super::update::{Place, Wanted};
 use super::{Api, Intent, Name};
 use crate::builtin::pod;
-use crate::hooks::{ExecOptions, ExecSession, LogOptions};
+use crate::hooks::{Connection, ExecOptions, ExecSession, LogOptions};
 use crate::merge::{json_patch, managed, merge_patch};
 use crate::resource::Resource;
 use crate::status::{FieldError, Status};
@@ -158,6 +157,18 @@ impl Api {
         let Some(exec) = self.hooks().exec else { return Err(no_node()) };
         exec.exec(pod, options).await
     }
+
+    /// `proxy` and `portforward` to a Pod.
+    pub async fn connect_pod(&self, pod: Value, port: u16) -> Result<Connection, Status> {
+        let Some(connect) = self.hooks().connect else { return Err(no_node()) };
+        connect.pod(pod, port).await
+    }
+
+    /// `proxy` to a Service.
+    pub async fn connect_service(&self, service: Value, port: Value) -> Result<Connection, Status> {
+        let Some(connect) = self.hooks().connect else { return Err(no_node()) };
+        connect.service(service, port).await
+    }
 }
 
 fn check_replicas(scale: &Value) -> Result<(), Status> {
@@ -180,11 +191,7 @@ fn disown_scale(value: &mut Value) {
 }
 
 fn no_node() -> Status {
-    Status::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "ServiceUnavailable",
-        "no node runs Pods for this API server",
-    )
+    Status::service_unavailable("no node runs Pods for this API server")
 }
 
 /// The container meant, or the list to choose from.

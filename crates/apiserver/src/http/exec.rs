@@ -1,21 +1,13 @@
 //! `exec` and `attach` over WebSocket, in the channel protocols that `kubectl` speaks (`v5` and `v4`).
 
-use std::time::Duration;
-
-use base64::Engine;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
+use http::Response;
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode, header};
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
-use ring::digest;
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
-use super::reply::{self, ReplyBody};
+use super::reply::ReplyBody;
+use super::websocket::{self, Handshake, Socket};
 use crate::api::{Api, Name};
 use crate::hooks::{ExecFrame, ExecOptions, ExecSession};
 use crate::request::Query;
@@ -29,10 +21,6 @@ const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
-/// The largest message that a client may send.
-const MESSAGE_LIMIT: usize = 1 << 20;
-/// How long a client may take to answer that it heard the end.
-const PARTING: Duration = Duration::from_secs(5);
 
 pub(super) async fn serve(
     api: &Api,
@@ -56,53 +44,13 @@ pub(super) async fn serve(
     }
     // Before the connection is looked at: a client that tries another protocol must hear what is wrong.
     let pod = api.exec_target(resource, named, &mut options)?;
-    let header =
-        |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let key = header(header::SEC_WEBSOCKET_KEY).to_owned();
-    let Some(upgrade) = parts.extensions.get::<OnUpgrade>().cloned().filter(|_| !key.is_empty()) else {
-        return Err(Status::bad_request("Upgrade request required"));
-    };
-    let offered = header(header::SEC_WEBSOCKET_PROTOCOL);
-    let Some(protocol) = PROTOCOLS.iter().find(|p| offered.split(',').any(|o| o.trim() == **p)) else {
-        return Err(Status::bad_request(format!("unable to upgrade: none of {offered:?} is spoken here")));
-    };
+    let handshake = Handshake::read(parts, &PROTOCOLS)?;
     let session = api.exec(pod, options).await?;
-    tokio::spawn(async move {
-        match upgrade.await {
-            Ok(stream) => {
-                let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_LIMIT));
-                let socket =
-                    WebSocketStream::from_raw_socket(TokioIo::new(stream), Role::Server, Some(config)).await;
-                relay(socket, session).await;
-            }
-            Err(error) => tracing::debug!(%error, "a client left before its exec session began"),
-        }
-    });
-    let mut response = reply::text(StatusCode::SWITCHING_PROTOCOLS, "");
-    let headers = response.headers_mut();
-    headers.clear();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
-    if let Ok(accept) = HeaderValue::from_str(&accept_key(&key)) {
-        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-    }
-    Ok(response)
-}
-
-/// RFC 6455: proves that the handshake was read.
-fn accept_key(key: &str) -> String {
-    let mut hash = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
-    hash.update(key.as_bytes());
-    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    base64::engine::general_purpose::STANDARD.encode(hash.finish())
+    Ok(handshake.accept(move |socket| relay(socket, session)))
 }
 
 /// Carries frames both ways until the command ends or the client leaves; dropping the session stops it.
-async fn relay<S>(socket: WebSocketStream<S>, mut session: ExecSession)
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send,
-{
+async fn relay(socket: Socket, mut session: ExecSession) {
     let (mut sink, mut source) = socket.split();
     // Each way on its own: a command that waits for its output to be read must not keep it from being read.
     let inward = async {
@@ -129,12 +77,7 @@ where
         () = inward => {}
         () = outward => {}
     }
-    // The client may be gone already; there is nobody left to tell.
-    let _gone =
-        sink.send(Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }))).await;
-    // What the client still sends is read, or the kernel would reset the connection and with it the last words.
-    let parting = async { while let Some(Ok(_)) = source.next().await {} };
-    let _impolite = tokio::time::timeout(PARTING, parting).await;
+    websocket::part(sink, source).await;
 }
 
 fn incoming(message: &Message) -> Option<ExecFrame> {

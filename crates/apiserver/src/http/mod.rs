@@ -7,8 +7,11 @@ mod exec;
 mod openapi;
 mod options;
 mod paths;
+mod portforward;
+mod proxy;
 mod reply;
 mod resources;
+mod websocket;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -70,6 +73,10 @@ impl Front {
     {
         if let Some(answer) = paths::plain(&self.api, request.method(), request.uri(), request.headers())? {
             return Ok(answer);
+        }
+        if let Some(target) = proxy::Target::parse(request.uri().path()) {
+            let (parts, body) = request.into_parts();
+            return proxy::serve(&self.api, target, parts, body).await;
         }
         let Some(target) = crate::request::Target::parse(request.uri().path()) else {
             return Err(paths::unknown(&self.api, request.uri().path()));

@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, Response, StatusCode, header};
 use serde_json::Value;
 
 use super::reply::{self, ReplyBody};
-use super::{exec, options};
+use super::{exec, options, portforward};
 use crate::api::{Api, Body, Creation, DeleteOptions, ListRequest, Name, PatchKind, WatchRequest, Written};
 use crate::builtin;
 use crate::codec::{self, Media};
@@ -179,6 +179,9 @@ impl Call<'_> {
             ("exec" | "attach", Method::GET | Method::POST) => {
                 exec::serve(self.api, &self.resource, &self.name()?, &self.parts, &self.query, subresource)
                     .await
+            }
+            ("portforward", Method::GET | Method::POST) => {
+                portforward::serve(self.api, &self.resource, &self.name()?, &self.parts, &self.query).await
             }
             ("binding", Method::POST) => self.bind().await,
             ("eviction", Method::POST) => self.evict().await,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The directories of all Pods.
 #[derive(Debug, Clone)]
-pub struct Directories {
+pub(crate) struct Directories {
     pods: PathBuf,
 }
 
@@ -48,9 +48,9 @@ impl Directories {
         remove(&self.pod(uid)?.join("runs").join(id))
     }
 
-    /// The logs of one container, a file for each run.
-    pub fn logs(&self, uid: &str, container: &str) -> io::Result<PathBuf> {
-        made(self.pod(uid)?.join("logs").join(container))
+    /// Where each Pod has a directory, by its uid.
+    pub(super) fn pods(&self) -> &Path {
+        &self.pods
     }
 
     pub(super) fn remove(&self, uid: &str) -> io::Result<()> {
@@ -111,9 +111,9 @@ mod tests {
         let directories = Directories::new(dir.path()).unwrap();
         for uid in ["a", "b"] {
             directories.run(uid, "r").unwrap();
-            directories.logs(uid, "c").unwrap();
+            fs::create_dir_all(dir.path().join("pods").join(uid).join("logs/c")).unwrap();
         }
-        fs::set_permissions(dir.path().join("pods/b/runs/r"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(dir.path().join("pods/b/runs/r"), fs::Permissions::from_mode(0o000)).unwrap();
         directories.sweep(&BTreeSet::from(["a".to_owned()])).unwrap();
         let exists = |path: &str| dir.path().join("pods").join(path).exists();
         assert_eq!([exists("a/logs/c"), exists("a/runs"), exists("b")], [true, false, false]);

@@ -8,10 +8,11 @@ mod caches;
 mod container;
 mod directories;
 pub mod environment;
+pub mod exec;
 mod living;
+pub mod logs;
 pub mod lookup;
 mod machine;
-mod output;
 mod perform;
 mod probe;
 mod registration;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use agentcube_runtime::image::Store;
+use agentcube_runtime::spec::Mount;
 use agentcube_runtime::{Handlers, Sandboxes};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::Client;
@@ -41,9 +43,9 @@ pub use caches::Caches;
 pub use container::Allowed;
 pub use living::{Living, Run};
 pub use machine::Timing;
-pub use output::{Files, Output};
 
 use directories::Directories;
+use logs::Logs;
 use lookup::Lookup;
 use volumes::{Reference, Volumes};
 use worker::{Orders, Worker};
@@ -68,6 +70,8 @@ pub struct Options {
     pub allowed: Allowed,
     /// Directories of the host that Pods may mount.
     pub host_paths: Vec<PathBuf>,
+    /// Mounted into every container of the image `host`.
+    pub host_mounts: Vec<Mount>,
     pub timing: Timing,
 }
 
@@ -81,8 +85,16 @@ impl Options {
             most_pods: 500,
             allowed: Allowed::default(),
             host_paths: Vec::new(),
+            host_mounts: Vec::new(),
             timing: Timing::default(),
         }
+    }
+}
+
+impl Options {
+    /// Where volumes are, and which directories of the host may be one.
+    pub fn volumes(&self) -> volumes::Options {
+        volumes::Options { directory: self.data_dir.join("volumes"), host_paths: self.host_paths.clone() }
     }
 }
 
@@ -118,7 +130,7 @@ pub(crate) struct Parts {
     pub(crate) images: Store,
     pub(crate) volumes: Volumes,
     pub(crate) lookup: Arc<dyn Lookup>,
-    pub(crate) output: Arc<dyn Output>,
+    pub(crate) logs: Logs,
     pub(crate) living: Living,
     pub(crate) directories: Directories,
     /// Tells the runs of this process from those of others.
@@ -144,14 +156,13 @@ impl Kubelet {
         let directories = Directories::new(&options.data_dir).map_err(at(options.data_dir.clone()))?;
         let lookup: Arc<dyn Lookup> =
             Arc::new(caches::View::new(caches.clone(), registration::allocatable(&options)));
-        let directory = options.data_dir.join("volumes");
-        let for_volumes =
-            volumes::Options { directory: directory.clone(), host_paths: options.host_paths.clone() };
+        let for_volumes = options.volumes();
+        let directory = for_volumes.directory.clone();
         let volumes = Volumes::new(for_volumes, lookup.clone()).map_err(at(directory))?;
         let (pods, config_maps, secrets) =
             (caches.pods.subscribe(), caches.config_maps.subscribe(), caches.secrets.subscribe());
         let parts = Parts {
-            output: Arc::new(Files::new(directories.clone())),
+            logs: Logs::new(directories.pods()),
             boot: format!("{:x}", jiff::Timestamp::now().as_millisecond()),
             living: Living::default(),
             writes: Semaphore::new(WRITES_AT_ONCE),
@@ -172,9 +183,14 @@ impl Kubelet {
         Ok(Self { parts: Arc::new(parts), pods, config_maps, secrets })
     }
 
-    /// The containers that run now, for whoever reads their logs or runs commands in them.
+    /// The containers that run now, for whoever runs commands in them.
     pub fn living(&self) -> Living {
         self.parts.living.clone()
+    }
+
+    /// What containers wrote.
+    pub fn logs(&self) -> Logs {
+        self.parts.logs.clone()
     }
 
     /// Runs Pods until told to stop; then ends their containers, without telling the API, and returns.

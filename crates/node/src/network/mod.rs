@@ -8,6 +8,7 @@ mod balance;
 mod decide;
 mod dns;
 mod feed;
+mod hook;
 mod policy;
 mod proxy;
 mod view;
@@ -32,6 +33,7 @@ use balance::Balancer;
 pub use decide::{API_ACCESS, Egress};
 use decide::{Decision, Plan, Reason};
 pub use feed::Caches;
+pub use hook::PodConnect;
 pub use proxy::Counters;
 use view::{Key, Member, View};
 

@@ -18,8 +18,9 @@ fn never(container: Value) -> Value {
 }
 
 fn with(mut container: Value, more: Value) -> Value {
-    let all = container.as_object_mut().unwrap();
-    all.extend(more.as_object().unwrap().clone());
+    if let (Value::Object(all), Value::Object(more)) = (&mut container, more) {
+        all.extend(more);
+    }
     container
 }
 
@@ -330,6 +331,45 @@ pub(crate) async fn environment_and_files(cluster: Arc<Cluster>) -> Result<()> {
     cluster.create("environment", spec).await?;
     cluster.until_phase("environment", "Succeeded").await?;
     Ok(())
+}
+
+pub(crate) async fn sidecars_serve_and_end(cluster: Arc<Cluster>) -> Result<()> {
+    let sidecar = with(inside("side", &["until-told", "0"]), json!({"restartPolicy": "Always"}));
+    let spec = json!({"restartPolicy": "Never", "initContainers": [sidecar], "containers": [inside("c", &["exit", "0"])]});
+    cluster.create("accompanied", spec).await?;
+    let pod = cluster.until_phase("accompanied", "Succeeded").await?;
+    let sidecar = pod.status.and_then(|status| status.init_container_statuses).context("statuses")?;
+    let end = sidecar[0].state.clone().and_then(|state| state.terminated);
+    ensure!(end.is_some(), "it ended before the Pod did: {sidecar:?}");
+    Ok(())
+}
+
+pub(crate) async fn deadlines_end_pods(cluster: Arc<Cluster>) -> Result<()> {
+    let spec = json!({"activeDeadlineSeconds": 1, "terminationGracePeriodSeconds": 1,
+        "containers": [inside("c", &["stubborn"])]});
+    cluster.create("late", spec).await?;
+    let pod = cluster.until_phase("late", "Failed").await?;
+    let reason = pod.status.as_ref().and_then(|status| status.reason.as_deref());
+    ensure!(reason == Some("DeadlineExceeded"), "{:?}", pod.status);
+    cluster.until_event("late", "DeadlineExceeded", "longer than the specified deadline").await
+}
+
+/// Conditions of others count, and stay, while the node writes its own.
+pub(crate) async fn gates_hold_readiness(cluster: Arc<Cluster>) -> Result<()> {
+    let gates = json!([{"conditionType": "example.com/gate"}]);
+    cluster
+        .create("gated", json!({"readinessGates": gates, "containers": [inside("c", &["stubborn"])]}))
+        .await?;
+    let pod = cluster.until_pod("gated", running).await?;
+    ensure!(!ready(&pod), "{:?}", pod.status);
+    let gate = json!({"type": "example.com/gate", "status": "True"});
+    let patch = Patch::Strategic(json!({"status": {"conditions": [gate]}}));
+    cluster.pods().patch_status("gated", &PatchParams::default(), &patch).await?;
+    let pod = cluster.until_pod("gated", ready).await?;
+    let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+    ensure!(conditions.iter().any(|condition| condition.type_ == "example.com/gate"), "{conditions:?}");
+    cluster.delete("gated", Some(1)).await?;
+    gone(&cluster, "gated").await
 }
 
 pub(crate) async fn many_at_once(cluster: Arc<Cluster>) -> Result<()> {

@@ -285,8 +285,8 @@ pub(crate) fn waiting(pod: &Pod) -> String {
 
 /// A container that runs this program.
 pub(crate) fn inside(name: &str, words: &[&str]) -> Value {
-    let program = std::env::current_exe().unwrap();
-    let mut command = vec![program.to_str().unwrap().to_owned(), "inside".to_owned()];
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut command = vec![program.to_str().expect("its path is text").to_owned(), "inside".to_owned()];
     command.extend(words.iter().map(|word| (*word).to_owned()));
     json!({"name": name, "image": "host", "command": command})
 }

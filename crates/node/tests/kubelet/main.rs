@@ -46,6 +46,9 @@ const CASES: &[Case] = cases![
     missing_configuration,
     refused,
     environment_and_files,
+    sidecars_serve_and_end,
+    deadlines_end_pods,
+    gates_hold_readiness,
     many_at_once,
     registers_the_node,
 ];

@@ -24,7 +24,7 @@ const HOPS: usize = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read it: {0}")]
-    Read(#[from] io::Error),
+    Read(io::Error),
     #[error(transparent)]
     Tar(#[from] tar::Error),
     #[error(transparent)]
@@ -41,6 +41,13 @@ pub enum Error {
     TooMany(usize),
     #[error("{expected} is damaged: its content has the digest {found}")]
     Digest { expected: Digest, found: Digest },
+}
+
+// Not `#[from]`: the message has the cause already, and a chain of causes would say it twice.
+impl From<io::Error> for Error {
+    fn from(cause: io::Error) -> Self {
+        Self::Read(cause)
+    }
 }
 
 /// One image in an archive.

@@ -50,7 +50,7 @@ pub struct Keyring {
 
 #[derive(Deserialize)]
 struct File {
-    auths: BTreeMap<String, Entry>,
+    auths: Option<BTreeMap<String, Entry>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -67,9 +67,11 @@ impl Keyring {
         if secret.len() > BYTES {
             return Err(Error::TooLarge);
         }
-        let entries = match serde_json::from_slice::<File>(secret) {
-            Ok(file) => file.auths,
-            Err(_) => serde_json::from_slice(secret).map_err(|_| Error::Malformed)?,
+        // What the parser says may quote the secret.
+        let file: File = serde_json::from_slice(secret).map_err(|_| Error::Malformed)?;
+        let entries = match file.auths {
+            Some(entries) => entries,
+            None => serde_json::from_slice(secret).map_err(|_| Error::Malformed)?,
         };
         let entries = entries.into_iter();
         let mut entries: Vec<_> =

@@ -13,7 +13,8 @@ const FOREIGN: [(&str, &[u8]); 3] =
 /// A blob's content, whatever compressed it.
 pub(super) enum Decoder<R: Read> {
     Plain(BufReader<R>),
-    Gzip(MultiGzDecoder<BufReader<R>>),
+    /// Boxed: its state is large.
+    Gzip(Box<MultiGzDecoder<BufReader<R>>>),
     Zstd(Frames<R>),
 }
 
@@ -26,7 +27,7 @@ impl<R: Read> Decoder<R> {
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         Ok(if start.starts_with(GZIP) {
-            Self::Gzip(MultiGzDecoder::new(input))
+            Self::Gzip(Box::new(MultiGzDecoder::new(input)))
         } else if start.starts_with(ZSTD) {
             Self::Zstd(Frames::new(input))
         } else {

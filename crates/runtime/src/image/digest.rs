@@ -27,6 +27,7 @@ impl Digest {
         let length = match algorithm {
             "sha256" => 64,
             "sha512" => 128,
+            other if other.bytes().any(|c| c.is_ascii_uppercase()) => return Err(Error::Format),
             _ => return Err(Error::Algorithm),
         };
         if hex.len() != length {

@@ -20,8 +20,8 @@ pub(super) const ACCEPTED: [&str; 4] = [
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the {what} is not valid JSON: {source}")]
-    Json { what: &'static str, source: serde_json::Error },
+    #[error("the {what} is not valid JSON: {cause}")]
+    Json { what: &'static str, cause: serde_json::Error },
     #[error("the manifest is of the old schema 1; push the image again with a current tool")]
     Schema1,
     #[error("the manifest is not of a container image but of {0:?}")]
@@ -121,8 +121,7 @@ struct Raw {
 }
 
 pub(super) fn document(bytes: &[u8]) -> Result<Document, Error> {
-    let raw: Raw =
-        serde_json::from_slice(bytes).map_err(|source| Error::Json { what: "manifest", source })?;
+    let raw: Raw = serde_json::from_slice(bytes).map_err(|cause| Error::Json { what: "manifest", cause })?;
     if raw.schema_version == Some(1) {
         return Err(Error::Schema1);
     }
@@ -218,7 +217,7 @@ struct RawRoot {
 /// Reads a configuration; one that says it is for another kind of machine is refused.
 pub(super) fn configuration(bytes: &[u8], machine: &Platform) -> Result<Configuration, Error> {
     let raw: RawConfiguration =
-        serde_json::from_slice(bytes).map_err(|source| Error::Json { what: "configuration", source })?;
+        serde_json::from_slice(bytes).map_err(|cause| Error::Json { what: "configuration", cause })?;
     let said = !raw.platform.architecture.is_empty() && !raw.platform.os.is_empty();
     if said && raw.platform.distance(machine).is_none() {
         return Err(Error::Platform { wanted: machine.show(), found: raw.platform.show() });
@@ -251,7 +250,7 @@ pub(super) struct Archived {
 }
 
 pub(super) fn archived(bytes: &[u8]) -> Result<Vec<Archived>, Error> {
-    serde_json::from_slice(bytes).map_err(|source| Error::Json { what: "archive's manifest.json", source })
+    serde_json::from_slice(bytes).map_err(|cause| Error::Json { what: "archive's manifest.json", cause })
 }
 
 #[cfg(test)]

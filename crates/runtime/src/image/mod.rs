@@ -7,6 +7,7 @@ mod archive;
 mod credentials;
 mod decode;
 mod digest;
+mod disk;
 mod manifest;
 mod reference;
 mod registry;
@@ -36,18 +37,18 @@ pub const HOST: &str = "host";
 pub enum Error {
     #[error(transparent)]
     Name(#[from] reference::Error),
-    #[error("{path}: {source}")]
-    Store { path: String, source: std::io::Error },
-    #[error("{path}: the record of an image is damaged: {source}; remove the image and get it again")]
-    Record { path: String, source: serde_json::Error },
-    #[error("{path}: {source}")]
-    Archive { path: String, source: archive::Error },
+    #[error("{path}: {cause}")]
+    Store { path: String, cause: std::io::Error },
+    #[error("{path}: the record of an image is damaged: {cause}; remove the image and get it again")]
+    Record { path: String, cause: serde_json::Error },
+    #[error("{path}: {cause}")]
+    Archive { path: String, cause: archive::Error },
     #[error(transparent)]
     Manifest(#[from] manifest::Error),
     #[error(transparent)]
     Unpack(#[from] unpack::Error),
-    #[error("{reference}: {source}")]
-    Registry { reference: String, source: registry::Error },
+    #[error("{reference}: {cause}")]
+    Registry { reference: String, cause: registry::Error },
     #[error(
         "{0}: the name says no registry, and no image of that name was imported; import it, or write the registry \
          before the name, or configure a default registry"
@@ -66,7 +67,7 @@ pub enum Error {
 impl Error {
     /// Trying again later may help without anybody changing anything.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Registry { source, .. } if source.is_transient())
+        matches!(self, Self::Registry { cause, .. } if cause.is_transient())
     }
 }
 

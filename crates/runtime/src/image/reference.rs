@@ -25,6 +25,8 @@ pub enum Reason {
     Format,
     #[error("invalid reference format: repository name ({0}) must be lowercase")]
     Uppercase(String),
+    #[error("repository name must be lowercase")]
+    Lowercase,
     #[error("invalid repository name ({0}), cannot specify 64-byte hexadecimal strings")]
     Identifier(String),
     #[error("repository name must not be more than {NAME_BYTES} characters")]
@@ -165,7 +167,9 @@ fn parse(name: &str) -> Result<Reference, Reason> {
         && tag.is_none_or(is_tag)
         && digest.is_none_or(is_digest_shaped);
     if !well_formed {
-        return Err(Reason::Format);
+        let lower = name.to_lowercase();
+        let only_case = lower != name && parse(&lower).is_ok();
+        return Err(if only_case { Reason::Lowercase } else { Reason::Format });
     }
     let implied = if host.is_none() && !path.contains('/') { "library/".len() } else { 0 };
     if implied + path.len() > NAME_BYTES {
@@ -181,7 +185,8 @@ fn parse(name: &str) -> Result<Reference, Reason> {
     })
 }
 
-/// The part before the first slash is a host if it looks like one and not like a user's name.
+/// The part before the first slash is a host if it looks like one and not like a user's name. One that then is no valid
+/// host (`a_b.c/d`) is refused here; the kubelet takes it, and no registry could ever be asked for it.
 fn split_host(name: &str) -> (Option<&str>, &str) {
     match name.split_once('/') {
         Some((first, rest))
@@ -291,8 +296,10 @@ mod tests {
             ("app@sha256:abc", "invalid reference format"),
             ("app@", "invalid reference format"),
             ("Busybox", "invalid reference format: repository name (library/Busybox) must be lowercase"),
+            ("Not_A_Host/app", "repository name must be lowercase"),
             ("team/App:V1", "invalid reference format: repository name (team/App) must be lowercase"),
             (&format!("app@sha256:{}", "a".repeat(40)), "invalid checksum digest length"),
+            (&format!("app:1@SHA256:{HEX}"), "invalid checksum digest format"),
             (&format!("app@md5:{}", "a".repeat(32)), "unsupported digest algorithm"),
             (&"a".repeat(256), "repository name must not be more than 255 characters"),
             (HEX, &format!("invalid repository name ({HEX}), cannot specify 64-byte hexadecimal strings")),
@@ -326,7 +333,8 @@ mod tests {
         #[test]
         fn what_is_well_formed_round_trips(
             host in proptest::option::of("[a-z]{1,8}\\.[a-z]{2,5}(:[0-9]{1,5})?"),
-            path in "[a-z0-9]{1,8}((\\.|_|__|-{1,3})[a-z0-9]{1,5}){0,2}(/[a-z0-9]{1,8}){0,3}",
+            // No dot in the first part: it would be a host.
+            path in "[a-z0-9]{1,8}(/[a-z0-9]{1,8}((\\.|_|__|-{1,3})[a-z0-9]{1,5}){0,2}){0,3}",
             tag in proptest::option::of("[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}"),
             digest in proptest::option::of("sha256:[0-9a-f]{64}"),
         ) {

@@ -1,29 +1,25 @@
-//! Images on disk: `DATA/images/ALGORITHM/HEX/{root,image.json}`, `names.json`, and `work/` for what is being made.
+//! What can be asked of the images of a node: find, import, pull, hold, remove.
 //!
-//! Several processes may use one store. Changes are made under a lock on the file `lock`; whoever reads sees a whole
-//! image or none, because directories and `names.json` appear by being renamed. A directory of `work/` is locked by the
-//! process that fills it, so one that nobody holds is a leftover of a crash.
+//! Several processes may use one store at once. Whoever reads sees a whole image or none, because directories and
+//! `names.json` appear by being renamed.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
-use serde::{Deserialize, Serialize};
 
 use super::archive::{self, Layout};
 use super::decode::{Decoder, Limited};
 use super::digest::Digest;
+use super::disk::{Disk, Names, Record, at, private, write_whole};
 use super::manifest::{Config, Configuration, Platform};
 use super::reference::Reference;
 use super::registry::{self, Registry};
-use super::tree::remove_tree;
 use super::unpack::{Limits, Unpacker};
 use super::{Credentials, Error, HOST, Image, Progress, Report};
 use crate::spec::Root;
@@ -78,24 +74,11 @@ pub struct Store {
 }
 
 struct Inner {
-    directory: PathBuf,
+    disk: Disk,
     options: Options,
     /// One pull at a time for each name; the others then find that there is nothing to do.
     pulls: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    registry: std::sync::OnceLock<Registry>,
-}
-
-/// `image.json`.
-#[derive(Serialize, Deserialize)]
-struct Record {
-    config: Config,
-    size: u64,
-}
-
-/// `names.json`.
-#[derive(Serialize, Deserialize, Default)]
-struct Names {
-    names: BTreeMap<String, Digest>,
+    registry: OnceLock<Registry>,
 }
 
 impl Store {
@@ -105,17 +88,13 @@ impl Store {
 
     /// Opens or makes the store, and removes what crashed processes left.
     pub fn open_with(data_dir: &Path, options: Options) -> Result<Self, Error> {
-        let directory = data_dir.join("images");
-        for path in [&directory, &directory.join("work")] {
-            // Images may hold set-user-id programs; nobody else gets near them.
-            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-            made.map_err(at(path))?;
-        }
-        let pulls = Mutex::default();
-        let inner = Inner { directory, options, pulls, registry: std::sync::OnceLock::new() };
-        let store = Self { inner: Arc::new(inner) };
-        store.sweep()?;
-        Ok(store)
+        let disk = Disk::open(data_dir)?;
+        let inner = Inner { disk, options, pulls: Mutex::default(), registry: OnceLock::new() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    pub(super) fn disk(&self) -> &Disk {
+        &self.inner.disk
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -127,9 +106,9 @@ impl Store {
         if is_host(reference) {
             return Ok(Some(self.host()));
         }
-        let names = self.names()?;
+        let names = self.disk().names()?;
         match self.keys(reference).iter().find_map(|key| names.names.get(key)) {
-            Some(id) => self.load(id, &names),
+            Some(id) => self.disk().load(id, &names),
             None => Ok(None),
         }
     }
@@ -154,16 +133,10 @@ impl Store {
 
     /// All images, the built-in one first.
     pub fn list(&self) -> Result<Vec<Image>, Error> {
-        let names = self.names()?;
+        let names = self.disk().names()?;
         let mut images = vec![self.host()];
-        for algorithm in ["sha256", "sha512"] {
-            let folder = self.inner.directory.join(algorithm);
-            for entry in entries(&folder).map_err(at(&folder))? {
-                let Ok(id) = Digest::parse(&format!("{algorithm}:{}", entry.to_string_lossy())) else {
-                    continue;
-                };
-                images.extend(self.load(&id, &names)?);
-            }
+        for id in self.disk().ids()? {
+            images.extend(self.disk().load(&id, &names)?);
         }
         Ok(images)
     }
@@ -201,10 +174,10 @@ impl Store {
         name: Option<&Reference>,
         report: &Report,
     ) -> Result<Vec<Image>, Error> {
-        let work = self.work()?;
+        let work = self.disk().work()?;
         let path = work.path.join("archive.tar");
         let mut file = private(&path).map_err(at(&path))?;
-        let read = |source: io::Error| in_archive(shown)(source.into());
+        let read = |cause: io::Error| in_archive(shown)(cause.into());
         let mut left = self.inner.options.limits.unpacked_bytes;
         let mut input = Limited::new(Decoder::new(input).map_err(read)?, &mut left);
         io::copy(&mut input, &mut file).map_err(read)?;
@@ -300,25 +273,17 @@ impl Store {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Image, Error> {
         if !self.has(id) {
-            let work = self.work()?;
+            let work = self.disk().work()?;
             let image = work.path.join("image");
             self.unpack(&image, configuration, layers, report, interrupted)?;
-            let _lock = self.lock()?;
-            let path = self.path(id);
-            let folder = path.parent().unwrap_or(&self.inner.directory);
-            std::fs::create_dir_all(folder).map_err(at(folder))?;
-            match std::fs::rename(&image, &path) {
-                Ok(()) => sync_directory(folder)?,
-                // Another process was faster; both have the same content.
-                Err(error) if path.exists() => tracing::debug!("{id} was unpacked twice: {error}"),
-                Err(source) => return Err(at(&path)(source)),
-            }
+            let _lock = self.disk().lock()?;
+            self.disk().place(&image, id)?;
         }
         self.name(id, names)
     }
 
     pub(super) fn has(&self, id: &Digest) -> bool {
-        self.path(id).exists()
+        self.disk().path(id).exists()
     }
 
     fn unpack<R: Read>(
@@ -363,14 +328,14 @@ impl Store {
 
     /// Gives names to an image that is here; they leave the images that had them.
     pub(super) fn name(&self, id: &Digest, given: &[Reference]) -> Result<Image, Error> {
-        let _lock = self.lock()?;
-        let mut names = self.names()?;
+        let _lock = self.disk().lock()?;
+        let mut names = self.disk().names()?;
         let missing = given.iter().filter(|name| names.names.get(&name.key()) != Some(id)).count();
         if missing > 0 {
             names.names.extend(given.iter().map(|name| (name.key(), id.clone())));
-            self.write_names(&names)?;
+            self.disk().write_names(&names)?;
         }
-        self.load(id, &names)?.ok_or_else(|| Error::NotFound(id.to_string()))
+        self.disk().load(id, &names)?.ok_or_else(|| Error::NotFound(id.to_string()))
     }
 
     /// Keeps an image from being removed, by this process or another.
@@ -396,22 +361,22 @@ impl Store {
             return Err(Error::BuiltIn);
         }
         let id = Digest::parse(&image.id).map_err(|_| Error::NotFound(image.id.clone()))?;
-        let lock = self.lock()?;
-        let mut names = self.names()?;
+        let lock = self.disk().lock()?;
+        let mut names = self.disk().names()?;
         let removed = self.names_to_remove(text, &id, &names);
         names.names.retain(|name, _| !removed.contains(name));
         if names.names.values().any(|other| *other == id) {
-            self.write_names(&names)?;
+            self.disk().write_names(&names)?;
             return Ok(Removed { names: removed, image: None });
         }
-        let path = self.path(&id);
+        let path = self.disk().path(&id);
         let directory = File::open(&path).map_err(at(&path))?;
         let alone = rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok();
         if !alone || in_use(&image) {
             return Err(Error::InUse(text.to_owned()));
         }
-        self.write_names(&names)?;
-        let work = self.work_locked()?;
+        self.disk().write_names(&names)?;
+        let work = self.disk().work_locked()?;
         let grave = work.path.join("image");
         std::fs::rename(&path, &grave).map_err(at(&path))?;
         // Deleting the files takes time, and nobody need wait for it.
@@ -460,155 +425,16 @@ impl Store {
             size: 0,
         }
     }
-
-    fn path(&self, id: &Digest) -> PathBuf {
-        self.inner.directory.join(id.algorithm()).join(id.hex())
-    }
-
-    fn load(&self, id: &Digest, names: &Names) -> Result<Option<Image>, Error> {
-        let directory = self.path(id);
-        let path = directory.join("image.json");
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(at(&path)(source)),
-        };
-        let record: Record = serde_json::from_slice(&bytes)
-            .map_err(|source| Error::Record { path: path.display().to_string(), source })?;
-        Ok(Some(Image {
-            id: id.to_string(),
-            names: names
-                .names
-                .iter()
-                .filter(|(_, other)| *other == id)
-                .map(|(name, _)| name.clone())
-                .collect(),
-            root: Root::Directory(directory.join("root")),
-            config: record.config,
-            size: record.size,
-        }))
-    }
-
-    fn names(&self) -> Result<Names, Error> {
-        let path = self.inner.directory.join("names.json");
-        match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|source| Error::Record { path: path.display().to_string(), source }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Names::default()),
-            Err(source) => Err(at(&path)(source)),
-        }
-    }
-
-    /// Under the lock only.
-    fn write_names(&self, names: &Names) -> Result<(), Error> {
-        let temporary = self.inner.directory.join("names.json.new");
-        write_whole(&temporary, names)?;
-        let path = self.inner.directory.join("names.json");
-        std::fs::rename(&temporary, &path).map_err(at(&path))?;
-        sync_directory(&self.inner.directory)
-    }
-
-    /// Waits for other processes and threads; never held while anything large is read or written.
-    fn lock(&self) -> Result<File, Error> {
-        let path = self.inner.directory.join("lock");
-        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = opened.map_err(at(&path))?;
-        rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(|error| at(&path)(error.into()))?;
-        Ok(file)
-    }
-
-    /// A directory for something that is being made; removed when dropped.
-    pub(super) fn work(&self) -> Result<Work, Error> {
-        let _lock = self.lock()?;
-        self.work_locked()
-    }
-
-    /// Under the lock only: a sweep must not see the directory before it is locked.
-    fn work_locked(&self) -> Result<Work, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = self.inner.directory.join("work").join(name);
-        // One of a process that had this id and crashed was not swept by those who could not.
-        remove_tree(&path).map_err(at(&path))?;
-        std::fs::create_dir(&path).map_err(at(&path))?;
-        let lock = File::open(&path).map_err(at(&path))?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|error| at(&path)(error.into()))?;
-        Ok(Work { path, _lock: lock })
-    }
-
-    fn sweep(&self) -> Result<(), Error> {
-        let _lock = self.lock()?;
-        let folder = self.inner.directory.join("work");
-        for entry in entries(&folder).map_err(at(&folder))? {
-            let path = folder.join(entry);
-            let directory = match File::open(&path) {
-                Ok(directory) => directory,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(source) => return Err(at(&path)(source)),
-            };
-            if rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                remove_tree(&path).map_err(at(&path))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A locked directory under `work/`.
-pub(super) struct Work {
-    pub(super) path: PathBuf,
-    _lock: File,
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        // What cannot be removed now is swept at the next start.
-        if let Err(error) = remove_tree(&self.path) {
-            tracing::warn!("{}: cannot be removed: {error}", self.path.display());
-        }
-    }
 }
 
 fn is_host(reference: &Reference) -> bool {
     reference.host().is_none() && reference.path() == HOST
 }
 
-fn entries(folder: &Path) -> io::Result<Vec<std::ffi::OsString>> {
-    match std::fs::read_dir(folder) {
-        Ok(entries) => entries.map(|entry| entry.map(|entry| entry.file_name())).collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
-}
-
-pub(super) fn private(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
-}
-
-fn write_whole(path: &Path, value: &impl Serialize) -> Result<(), Error> {
-    let bytes = serde_json::to_vec(value)
-        .map_err(|source| Error::Record { path: path.display().to_string(), source })?;
-    let write = || {
-        let mut file = private(path)?;
-        file.write_all(&bytes)?;
-        file.sync_all()
-    };
-    write().map_err(at(path))
-}
-
-fn sync_directory(path: &Path) -> Result<(), Error> {
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(at(path))
-}
-
-pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
-    |source| Error::Store { path: path.display().to_string(), source }
-}
-
 fn in_archive(shown: &str) -> impl Fn(archive::Error) -> Error + Copy + '_ {
-    |source| Error::Archive { path: shown.to_owned(), source }
+    |cause| Error::Archive { path: shown.to_owned(), cause }
 }
 
 pub(super) fn in_registry(reference: &Reference) -> impl Fn(registry::Error) -> Error + Copy + '_ {
-    |source| Error::Registry { reference: reference.to_string(), source }
+    |cause| Error::Registry { reference: reference.to_string(), cause }
 }

@@ -12,7 +12,7 @@ const METADATA_BYTES: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read the archive: {0}")]
-    Read(#[from] io::Error),
+    Read(io::Error),
     #[error("the archive ends in the middle of an entry")]
     Truncated,
     #[error("the archive has a damaged header: {0}")]
@@ -21,6 +21,13 @@ pub enum Error {
     Metadata,
     #[error("the entry {path:?} has the type {kind:?}, which is not supported")]
     Kind { path: String, kind: char },
+}
+
+// Not `#[from]`: the message has the cause already, and a chain of causes would say it twice.
+impl From<io::Error> for Error {
+    fn from(cause: io::Error) -> Self {
+        Self::Read(cause)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -312,7 +319,7 @@ mod tests {
     #[test]
     fn records_are_read() {
         let mut extra = Extra::default();
-        records_into(b"12 path=a/b\n20 mtime=12.5000000\n23 SCHILY.xattr.user.a=\n", &mut extra).unwrap();
+        records_into(b"12 path=a/b\n20 mtime=12.5000000\n24 SCHILY.xattr.user.a=\n", &mut extra).unwrap();
         assert_eq!(extra.path.as_deref(), Some(&b"a/b"[..]));
         assert_eq!(extra.modified, Some((12, 500_000_000)));
         assert_eq!(extra.xattrs, [(b"user.a".to_vec(), Vec::new())]);

@@ -51,20 +51,20 @@ impl Default for Limits {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("layer {layer}: {source}")]
-    Archive { layer: Digest, source: tar::Error },
-    #[error("layer {layer}: cannot read it: {source}")]
-    Read { layer: Digest, source: io::Error },
-    #[error("layer {layer}: {path:?}: {source}")]
-    Write { layer: Digest, path: String, source: io::Error },
+    #[error("layer {layer}: {cause}")]
+    Archive { layer: Digest, cause: tar::Error },
+    #[error("layer {layer}: cannot read it: {cause}")]
+    Read { layer: Digest, cause: io::Error },
+    #[error("layer {layer}: {path:?}: {cause}")]
+    Write { layer: Digest, path: String, cause: io::Error },
     #[error("layer {layer}: the entry {path:?} {why}")]
     Refused { layer: Digest, path: String, why: &'static str },
     #[error("the image is too large: {what}")]
     TooLarge { what: String },
     #[error("the {what} {expected} is damaged: its content has the digest {found}")]
     Digest { what: &'static str, expected: Digest, found: Digest },
-    #[error("the image cannot be written to {path:?}: {source}")]
-    Root { path: String, source: io::Error },
+    #[error("the image cannot be written to {path:?}: {cause}")]
+    Root { path: String, cause: io::Error },
     #[error("it was interrupted")]
     Interrupted,
 }
@@ -126,7 +126,7 @@ impl<'a> Unpacker<'a> {
         interrupted: &'a (dyn Fn() -> bool + 'a),
     ) -> Result<Self, Error> {
         let tree =
-            Tree::new(root).map_err(|source| Error::Root { path: root.display().to_string(), source })?;
+            Tree::new(root).map_err(|cause| Error::Root { path: root.display().to_string(), cause })?;
         let privileged = rustix::process::geteuid().is_root();
         Ok(Self {
             tree,
@@ -150,7 +150,7 @@ impl<'a> Unpacker<'a> {
         content: &Digest,
     ) -> Result<(), Error> {
         self.tree.begin_layer();
-        let read = |source| read_error(content, source);
+        let read = |cause| read_error(content, cause);
         let mut compressed = Hashing::new(input, blob.map_or_else(Hasher::sha256, Hasher::like));
         // Taken out so that reading and writing can both borrow.
         let mut bytes_left = self.bytes_left;
@@ -169,9 +169,9 @@ impl<'a> Unpacker<'a> {
 
     fn entries(&mut self, archive: &mut Archive<impl Read>, layer: &Digest) -> Result<(), Error> {
         loop {
-            let next = archive.next().map_err(|source| match source {
-                tar::Error::Read(source) => read_error(layer, source),
-                source => Error::Archive { layer: layer.clone(), source },
+            let next = archive.next().map_err(|cause| match cause {
+                tar::Error::Read(cause) => read_error(layer, cause),
+                cause => Error::Archive { layer: layer.clone(), cause },
             })?;
             let Some(entry) = next else { return Ok(()) };
             let Some(left) = self.entries_left.checked_sub(1) else {
@@ -188,8 +188,8 @@ impl<'a> Unpacker<'a> {
         let (layer, path) = (layer.clone(), path.into_owned());
         match fault {
             Fault::Refused(why) => Error::Refused { layer, path, why },
-            Fault::Write(source) if is_too_large(&source) => read_error(&layer, source),
-            Fault::Write(source) => Error::Write { layer, path, source },
+            Fault::Write(cause) if is_too_large(&cause) => read_error(&layer, cause),
+            Fault::Write(cause) => Error::Write { layer, path, cause },
             Fault::Interrupted => Error::Interrupted,
         }
     }
@@ -356,7 +356,8 @@ impl<'a> Unpacker<'a> {
     fn attributes(&self, entry: &Entry, file: &impl std::os::fd::AsFd) -> Result<(), Fault> {
         for (name, value) in &entry.xattrs {
             let user = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
-            if !user && !(self.privileged && name == b"security.capability") {
+            let capability = self.privileged && name == b"security.capability";
+            if !user && !capability {
                 continue;
             }
             match fs::fsetxattr(file, &name[..], value, XattrFlags::empty()) {
@@ -382,7 +383,7 @@ impl<'a> Unpacker<'a> {
     /// Sets what waits on directories, and makes all of it durable.
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         let root = self.root;
-        let failed = |source: Errno| Error::Root { path: root.display().to_string(), source: source.into() };
+        let failed = |cause: Errno| Error::Root { path: root.display().to_string(), cause: cause.into() };
         // Deepest first: a directory may take away the owner's right to pass through it.
         for (path, later) in self.directories.iter().rev() {
             let directory = match self.tree.open(path, OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -448,11 +449,11 @@ fn is_too_large(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<TooLarge>())
 }
 
-fn read_error(layer: &Digest, source: io::Error) -> Error {
-    if is_too_large(&source) {
+fn read_error(layer: &Digest, cause: io::Error) -> Error {
+    if is_too_large(&cause) {
         return Error::TooLarge { what: "its unpacked layers exceed the limit".to_owned() };
     }
-    Error::Read { layer: layer.clone(), source }
+    Error::Read { layer: layer.clone(), cause }
 }
 
 fn uid(id: u32) -> fs::Uid {

@@ -5,9 +5,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use agentcube_apiserver::hooks::{Exec, ExecFrame, ExecOptions, ExecSession, Hooks, LogOptions, Logs};
+use agentcube_apiserver::hooks::{
+    Connect, Connection, Exec, ExecFrame, ExecOptions, ExecSession, Hooks, LogOptions, Logs,
+};
 use agentcube_apiserver::status::Status;
 use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -33,7 +37,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn hooks(self: &Arc<Self>) -> Hooks {
-        Hooks { logs: Some(self.clone()), exec: Some(self.clone()) }
+        Hooks { logs: Some(self.clone()), exec: Some(self.clone()), connect: Some(self.clone()) }
     }
 
     /// Adds a line to a Pod's log.
@@ -115,6 +119,54 @@ impl Exec for Node {
         });
         Box::pin(async { Ok(ExecSession { to_container, from_container }) })
     }
+}
+
+/// The port on which every Pod returns what it hears; on 80 it answers HTTP, and on the others it refuses.
+pub(crate) const ECHO_PORT: u16 = 7;
+
+impl Connect for Node {
+    fn pod(&self, _: Value, port: u16) -> Answer<Connection> {
+        let (near, mut far) = tokio::io::duplex(1024);
+        match port {
+            ECHO_PORT => {
+                tokio::spawn(async move {
+                    let (mut reader, mut writer) = tokio::io::split(&mut far);
+                    let _left = tokio::io::copy(&mut reader, &mut writer).await;
+                });
+            }
+            80 => {
+                tokio::spawn(async move {
+                    let service = hyper::service::service_fn(recite);
+                    let served = hyper::server::conn::http1::Builder::new();
+                    let _left = served.serve_connection(TokioIo::new(far), service).await;
+                });
+            }
+            _ => {
+                let refusal = Status::service_unavailable("dial tcp: connection refused");
+                return Box::pin(async { Err(refusal) });
+            }
+        }
+        Box::pin(async { Ok(Box::new(near) as Connection) })
+    }
+
+    fn service(&self, _: Value, port: Value) -> Answer<Connection> {
+        self.pod(Value::Null, port["targetPort"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(0))
+    }
+}
+
+/// Answers with what was asked.
+async fn recite(
+    request: http::Request<hyper::body::Incoming>,
+) -> Result<http::Response<Full<Bytes>>, hyper::Error> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let secret = parts.headers.contains_key(http::header::AUTHORIZATION);
+    let told = json!({
+        "method": parts.method.as_str(), "path": parts.uri.to_string(), "body": body.len(), "secret": secret,
+    });
+    let mut answer = http::Response::new(Full::new(Bytes::from(told.to_string())));
+    *answer.status_mut() = http::StatusCode::IM_A_TEAPOT;
+    Ok(answer)
 }
 
 /// A client that leaves makes the sends fail; the command then ends for want of readers.

@@ -6,11 +6,13 @@ use std::time::Duration;
 use agentcube_apiserver::hooks::LogOptions;
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::{AsyncBufReadExt, SinkExt, StreamExt};
+use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, AttachParams, AttachedProcess, LogParams, PostParams, TerminalSize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::fixtures::pod;
+use crate::hooks::ECHO_PORT;
 use crate::world::{Place, World, refused};
 
 /// Far more than any channel on the way holds.
@@ -268,5 +270,69 @@ pub(crate) async fn kubectl_exec(world: World) -> Result<()> {
     terminal.kill_on_drop(true);
     let (stdout, stderr, code) = run(terminal, b"").await?;
     ensure!(code == Some(0) && stdout.contains("100x40"), "{code:?}: {stdout}{stderr}");
+    Ok(())
+}
+
+/// The whole answer to a request that kube-rs would call an error, too.
+async fn ask(world: &World, method: &str, path: &str, body: Vec<u8>) -> Result<(u16, serde_json::Value)> {
+    let path = format!("/api/v1/namespaces/{}/{path}", world.namespace);
+    let request = http::Request::builder().method(method).uri(path).body(kube::client::Body::from(body))?;
+    let response = world.client.send(request).await?;
+    let code = response.status().as_u16();
+    let bytes = response.into_body().collect().await?.to_bytes();
+    Ok((code, serde_json::from_slice(&bytes).with_context(|| format!("{bytes:?}"))?))
+}
+
+pub(crate) async fn proxy(world: World) -> Result<()> {
+    let (_, _) = pods(&world).await?;
+    let (code, told) = ask(&world, "GET", "pods/one:80/proxy/a/b?c=d", Vec::new()).await?;
+    ensure!(code == 418 && told["path"] == "/a/b?c=d" && told["method"] == "GET", "{code} {told}");
+    ensure!(told["secret"] == false, "the client's token went to a Pod");
+    let (_, told) = ask(&world, "POST", "pods/one/proxy", vec![b'x'; MUCH * 2]).await?;
+    ensure!(told["body"] == MUCH * 2 && told["path"] == "/", "more than an object may have: {told}");
+    let (code, _) = ask(&world, "GET", "pods/none:80/proxy/", Vec::new()).await?;
+    ensure!(code == 404, "{code}");
+    let service = serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "s"},
+        "spec": {"ports": [{"name": "web", "port": 8000, "targetPort": 80}]},
+    }))?;
+    world.api::<k8s_openapi::api::core::v1::Service>().create(&PostParams::default(), &service).await?;
+    for id in ["s", "s:web", "s:8000", "http:s:web"] {
+        let (code, told) = ask(&world, "PUT", &format!("services/{id}/proxy/x"), Vec::new()).await?;
+        ensure!(code == 418 && told["path"] == "/x", "{id}: {code} {told}");
+    }
+    Ok(())
+}
+
+/// Alone, in process: a client of a socket tries again for minutes when it is told 503.
+pub(crate) async fn unreachable_pods(_: World) -> Result<()> {
+    let place = std::sync::Arc::new(Place::in_process().await?);
+    let world = place.world("unreachable").await?;
+    let (_, _) = pods(&world).await?;
+    let (code, told) = ask(&world, "GET", "pods/one:81/proxy/", Vec::new()).await?;
+    ensure!(code == 503 && told["reason"] == "ServiceUnavailable", "{code} {told}");
+    let service = serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "s"}, "spec": {"ports": [{"port": 8000, "targetPort": 80}]},
+    }))?;
+    world.api::<k8s_openapi::api::core::v1::Service>().create(&PostParams::default(), &service).await?;
+    let (code, told) = ask(&world, "GET", "services/s:8001/proxy/", Vec::new()).await?;
+    ensure!(code == 503, "{code} {told}");
+    Ok(())
+}
+
+pub(crate) async fn portforward(world: World) -> Result<()> {
+    let (api, _) = pods(&world).await?;
+    let mut forward = api.portforward("one", &[ECHO_PORT, 81]).await?;
+    let refused = forward.take_error(81).context("an error channel")?;
+    ensure!(refused.await.is_some_and(|error| error.contains("refused")), "the second port refuses");
+    let stream = forward.take_stream(ECHO_PORT).context("a stream")?;
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let much = vec![7_u8; MUCH];
+    let mut heard = vec![0_u8; MUCH];
+    let (sent, received) = tokio::join!(writer.write_all(&much), reader.read_exact(&mut heard));
+    sent?;
+    received?;
+    ensure!(heard == much, "what came back is what was sent");
+    ensure!(api.portforward("none", &[1]).await.is_err());
     Ok(())
 }

@@ -306,7 +306,20 @@ fn a_failed_init_container_fails_a_pod_that_never_restarts() {
     let mut world = World::new(spec);
     world.exits("a", 2);
     assert_eq!((world.phase(), world.word("a")), ("Failed".into(), "Error".into()));
+    assert_eq!(world.word("c"), "PodInitializing", "it was never its turn");
     assert!(world.said().contains(&"-sandbox".to_owned()));
+}
+
+#[test]
+fn no_phase_is_final_while_a_sidecar_runs() {
+    let mut spec = one("Never");
+    spec["initContainers"] =
+        json!([{"name": "s", "image": "i", "restartPolicy": "Always"}, {"name": "a", "image": "i"}]);
+    let mut world = World::new(spec);
+    world.exits("a", 1);
+    assert_eq!(world.phase(), "Pending", "the sidecar is being stopped");
+    world.exits("s", 143);
+    assert_eq!(world.phase(), "Failed");
 }
 
 #[test]
@@ -492,7 +505,7 @@ fn deletion_before_anything_ran() {
     world.report(Report::VolumesReady);
     world.settle();
     assert_eq!(world.said(), ["-volumes", "delete"]);
-    assert_eq!(world.phase(), "Failed");
+    assert_eq!((world.phase(), world.word("c")), ("Failed".into(), "ContainerStatusUnknown".into()));
 }
 
 #[test]

@@ -12,12 +12,15 @@ use tokio::sync::oneshot;
 
 use super::{Outcome, Parts, blocking, uid};
 use crate::kubelet::container::termination_message;
+use crate::kubelet::logs;
 use crate::kubelet::machine::{Ended, Report};
 
 const MOST_MESSAGE: u64 = 4096;
-const MOST_LOG: u64 = 2048;
+const MOST_LOG: usize = 2048;
 const MOST_LOG_LINES: usize = 80;
 const TRIES: u32 = 5;
+/// What a container wrote is in its log at once when it has ended, unless something else still holds its output.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Waits until a run is over.
 pub(crate) async fn exit(
@@ -34,8 +37,10 @@ pub(crate) async fn exit(
     let container = spec.name.clone();
     let ended = match exit {
         Ok(exit) => {
+            let log = logs::Run { pod_uid: uid(&pod), container: spec.name.clone(), attempt };
+            let _late = tokio::time::timeout(LAST_WORDS, parts.logs.ended(&log)).await;
             let run = id.clone();
-            let message = blocking(move || Ok(message(&parts, &pod, &spec, attempt, &run, exit.code))).await;
+            let message = blocking(move || Ok(message(&parts, &spec, &log, &run, exit.code))).await;
             Ended {
                 id: id.clone(),
                 code: exit.code,
@@ -62,10 +67,9 @@ fn reason(exit: Exit) -> &'static str {
 }
 
 /// What the program left in its file; failing that, and if the Pod wants so, the end of its log.
-fn message(parts: &Parts, pod: &Pod, spec: &Container, attempt: u32, id: &str, code: i32) -> String {
-    let uid = uid(pod);
+fn message(parts: &Parts, spec: &Container, log: &logs::Run, id: &str, code: i32) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
-        let file = File::open(termination_message(&parts.directories.run(&uid, id)?))?;
+        let file = File::open(termination_message(&parts.directories.run(&log.pod_uid, id)?))?;
         let mut bytes = Vec::new();
         file.take(MOST_MESSAGE).read_to_end(&mut bytes)?;
         Ok(bytes)
@@ -75,10 +79,7 @@ fn message(parts: &Parts, pod: &Pod, spec: &Container, attempt: u32, id: &str, c
     if !bytes.is_empty() || code == 0 || !falls_back {
         return String::from_utf8_lossy(&bytes).into_owned();
     }
-    let log = parts.output.tail(&uid, &spec.name, attempt, MOST_LOG).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log).into_owned();
-    let lines: Vec<&str> = log.split_inclusive('\n').collect();
-    lines[lines.len().saturating_sub(MOST_LOG_LINES)..].concat()
+    parts.logs.tail(log, MOST_LOG_LINES, MOST_LOG)
 }
 
 /// Gives back what a run held. What stays in spite of it goes with the sandbox, or at the next start.

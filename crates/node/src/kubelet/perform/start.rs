@@ -1,20 +1,22 @@
 //! Starts one run of a container.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use agentcube_runtime::spec::{ContainerId, ContainerSpec, SandboxId};
+use agentcube_runtime::spec::{ContainerId, ContainerSpec, Root, SandboxId};
 use agentcube_runtime::{Error, Stdio};
 use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP};
+use tokio::net::unix::pipe;
 
 use super::{Loaded, Outcome, Parts, Started, blocking, uid};
 use crate::events::Severity;
 use crate::kubelet::container::{self, Refusal, termination_message};
 use crate::kubelet::environment;
 use crate::kubelet::living::Run;
+use crate::kubelet::logs;
 use crate::kubelet::machine::Report;
 use crate::kubelet::signals;
 use crate::kubelet::volumes::Prepared;
@@ -61,8 +63,10 @@ impl Start {
         };
         self.say(Severity::Normal, "Started", "Container started".to_owned());
         let terminal = process.terminal.map(Arc::new);
-        if let Some(terminal) = &terminal {
-            self.copy_terminal(terminal);
+        if let Some(terminal) = &terminal
+            && let Err(error) = self.copy_terminal(terminal)
+        {
+            tracing::warn!(%error, container = self.spec.name, "what appears on its terminal is not in its log");
         }
         let run = Run {
             id: run_id,
@@ -114,7 +118,11 @@ impl Start {
         let pod = self.pod_with_addresses();
         let env = environment::resolve(&pod, &self.spec, self.parts.lookup.as_ref())
             .map_err(|error| config(error.to_string()))?;
-        let volumes = self.prepared.mounts(&self.spec, &env).map_err(|error| config(error.to_string()))?;
+        let mut volumes =
+            self.prepared.mounts(&self.spec, &env).map_err(|error| config(error.to_string()))?;
+        if let Root::Host { .. } = self.image.image.root {
+            volumes.extend(self.parts.options.host_mounts.iter().cloned());
+        }
         let disk = |error: io::Error| create(format!("cannot prepare its directory: {error}"));
         let directory = self.parts.directories.run(&uid, &self.id()).map_err(disk)?;
         let message = termination_message(&directory);
@@ -152,11 +160,19 @@ impl Start {
         pod
     }
 
+    /// Where the program's output and its errors go.
+    fn log(&self, uid: &str) -> io::Result<(OwnedFd, OwnedFd)> {
+        let run =
+            logs::Run { pod_uid: uid.to_owned(), container: self.spec.name.clone(), attempt: self.attempt };
+        self.parts.logs.forget_before(&run)?;
+        self.parts.logs.begin(&run)
+    }
+
     fn stdio(&self, uid: &str) -> io::Result<(Stdio, Option<OwnedFd>)> {
         if self.spec.tty == Some(true) {
             return Ok((Stdio::default(), None));
         }
-        let (stdout, stderr) = self.parts.output.open(uid, &self.spec.name, self.attempt)?;
+        let (stdout, stderr) = self.log(uid)?;
         let (stdin, writer) = match self.spec.stdin {
             Some(true) => {
                 let (reader, writer) = io::pipe()?;
@@ -168,17 +184,16 @@ impl Start {
     }
 
     /// What is written to a terminal is the container's log. Ends with the container.
-    fn copy_terminal(&self, terminal: &Arc<OwnedFd>) {
-        let log = self.parts.output.open(&uid(&self.pod), &self.spec.name, self.attempt);
-        let (Ok((log, _)), Ok(terminal)) = (log, terminal.try_clone()) else { return };
-        tokio::task::spawn_blocking(move || {
-            let (mut from, mut to) = (fs::File::from(terminal), fs::File::from(log));
-            let mut buffer = [0; 8192];
-            while let Ok(count @ 1..) = from.read(&mut buffer) {
-                if to.write_all(&buffer[..count]).is_err() {
-                    return;
-                }
-            }
+    fn copy_terminal(&self, terminal: &OwnedFd) -> io::Result<()> {
+        let (log, _) = self.log(&uid(&self.pod))?;
+        rustix::io::ioctl_fionbio(terminal, true)?;
+        // To tokio it is a pipe: all that matters is that it can be polled.
+        let mut from = pipe::Receiver::from_owned_fd_unchecked(terminal.try_clone()?)?;
+        let mut to = pipe::Sender::from_owned_fd(log)?;
+        tokio::spawn(async move {
+            // A terminal that nobody holds any more ends with an error.
+            let _ended = tokio::io::copy(&mut from, &mut to).await;
         });
+        Ok(())
     }
 }

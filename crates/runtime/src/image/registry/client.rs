@@ -119,7 +119,7 @@ impl Registry {
         headers: &[(hyper::header::HeaderName, HeaderValue)],
     ) -> Result<Response<Incoming>, Error> {
         let uri: Uri = address.parse().map_err(|_| Error::Address)?;
-        let host = uri.host().unwrap_or_default().to_owned();
+        let host = uri.authority().map(ToString::to_string).unwrap_or_default();
         let mut request = Request::new(Empty::new());
         *request.uri_mut() = uri;
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static("agentcube"));
@@ -128,7 +128,7 @@ impl Registry {
         }
         match tokio::time::timeout(SILENCE, self.client.request(request)).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(source)) => Err(Error::Connection { host, source }),
+            Ok(Err(cause)) => Err(Error::Connection { host, cause }),
             Err(_) => Err(Error::Silent { host }),
         }
     }

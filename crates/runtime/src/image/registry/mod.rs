@@ -20,9 +20,10 @@ pub(super) use client::Registry;
 use client::{SILENCE, Session};
 
 use super::digest::{Digest, Hasher};
+use super::disk::{Work, at};
 use super::manifest::{self, ACCEPTED, Configuration, Descriptor, Document, Manifest, Platform};
 use super::reference::Reference;
-use super::store::{Options, Store, Work, at, in_registry};
+use super::store::{Options, Store, in_registry};
 use super::{Credentials, Error as ImageError, Image, Progress, Report, unpack};
 
 /// Blobs on their way at once.
@@ -36,8 +37,8 @@ const TOLD_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot reach the registry at {host}: {}", root_cause(source))]
-    Connection { host: String, source: hyper_util::client::legacy::Error },
+    #[error("cannot reach the registry at {host}: {}", root_cause(cause))]
+    Connection { host: String, cause: hyper_util::client::legacy::Error },
     #[error("the registry at {host} does not answer")]
     Silent { host: String },
     #[error("the connection to the registry broke off")]
@@ -71,8 +72,8 @@ pub enum Error {
     Digest { expected: Digest, found: Digest },
     #[error(transparent)]
     Manifest(#[from] manifest::Error),
-    #[error("{path}: {source}")]
-    File { path: String, source: std::io::Error },
+    #[error("{path}: {cause}")]
+    File { path: String, cause: std::io::Error },
     #[error("it took longer than allowed")]
     Deadline,
 }
@@ -89,15 +90,17 @@ impl Error {
 
     /// The registry was reached and is not who it should be.
     fn is_certificate(&self) -> bool {
-        let Self::Connection { source, .. } = self else { return false };
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(source);
+        let Self::Connection { cause, .. } = self else { return false };
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(cause);
         while let Some(error) = cause {
-            let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-            let tls = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
-            if matches!(tls, Some(rustls::Error::InvalidCertificate(_))) {
+            if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
                 return true;
             }
-            cause = error.source();
+            // An I/O error names as its source not what it wraps, but the source of that.
+            cause = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+                Some(wrapped) => Some(wrapped),
+                None => error.source(),
+            };
         }
         false
     }
@@ -106,8 +109,8 @@ impl Error {
 /// The last cause is the one that says something.
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
     }
     cause.to_string()
 }
@@ -230,7 +233,7 @@ impl Transfer<'_> {
             let what = "its layers exceed the limit".to_owned();
             return Err(unpack::Error::TooLarge { what }.into());
         }
-        let work = Arc::new(store.work()?);
+        let work = Arc::new(store.disk().work()?);
         let stop = Stop(Arc::default());
         let (sender, receiver) = tokio::sync::mpsc::channel(TRANSFERS);
         let unpacking = {
@@ -395,5 +398,5 @@ fn verified(bytes: &[u8], expected: &Digest) -> Result<Digest, Error> {
 }
 
 fn in_file(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
-    |source| Error::File { path: path.display().to_string(), source }
+    |cause| Error::File { path: path.display().to_string(), cause }
 }

@@ -1,0 +1,88 @@
+//! The command line as a whole. Each command's own arguments are with the command.
+
+use clap::{Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::{
+    apiserver, apply, delete, describe, doctor, down, exec, exit, get, image, logs, sample_agent, status, up,
+    version,
+};
+
+#[derive(Parser)]
+#[command(
+    name = "agentcube",
+    version,
+    about = "Runs AI agents on Kubernetes, or on one machine without it",
+    after_help = exit::CODES,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// What to log: a level, or levels per module
+    #[arg(long, global = true, env = "AGENTCUBE_LOG", hide_env_values = true, default_value = "warn")]
+    pub(crate) log: String,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run everything on this machine: a Kubernetes API, and a node for its Pods
+    Up(up::Arguments),
+    /// Stop what `up` runs
+    Down(down::Arguments),
+    /// Say whether `up` runs, where, and what it holds
+    Status(status::Arguments),
+    /// Create or change objects so that they are as files say
+    Apply(apply::Arguments),
+    /// Show objects as a table, JSON or YAML
+    Get(get::Arguments),
+    /// Show one object in full, with its conditions and events
+    Describe(describe::Arguments),
+    /// Delete objects by name, label or file
+    Delete(delete::Arguments),
+    /// Show what a Pod's containers wrote
+    Logs(logs::Arguments),
+    /// Run a command in a container
+    Exec(exec::Arguments),
+    /// Import, pull, list and remove the images that Pods run
+    Image(image::Arguments),
+    /// Print the versions of this program and of the server
+    Version(version::Arguments),
+    /// Say what this machine lacks for running Pods, and how to get it
+    Doctor(doctor::Arguments),
+    /// Run the embedded Kubernetes API server alone
+    Apiserver(apiserver::Arguments),
+    /// Print a completion script for a shell
+    #[command(after_help = "Examples:
+  agentcube completion bash > /etc/bash_completion.d/agentcube
+  agentcube completion zsh > ~/.zfunc/_agentcube
+  agentcube completion fish > ~/.config/fish/completions/agentcube.fish")]
+    Completion {
+        /// The shell to complete in
+        shell: Shell,
+    },
+    /// Serve as the small agent of the examples and of the demonstration
+    #[command(hide = true)]
+    SampleAgent(sample_agent::Arguments),
+    /// Print docs/CLI.md
+    #[command(hide = true, name = "__reference")]
+    Reference,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_command_has_examples() {
+        let mut command = Cli::command();
+        command.build();
+        command.clone().debug_assert();
+        for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let help = subcommand.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:\n  agentcube "), "{}", subcommand.get_name());
+        }
+    }
+}

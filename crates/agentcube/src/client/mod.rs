@@ -1,0 +1,42 @@
+//! The way to a Kubernetes API server: which one, as whom, in which namespace, and what it serves.
+
+pub(crate) mod discovery;
+mod error;
+pub(crate) mod kubeconfig;
+mod server;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+pub(crate) use discovery::{Discovery, Kind};
+pub(crate) use error::Error;
+pub(crate) use server::{Server, query};
+
+use crate::environment::Environment;
+
+/// Arguments that all commands which ask a server share.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct Connection {
+    /// The kubeconfig [default: $KUBECONFIG, else the running `agentcube up`, else ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig to use
+    #[arg(long)]
+    pub(crate) context: Option<String>,
+    /// The namespace to work in
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
+}
+
+impl Connection {
+    pub(crate) async fn open(&self, environment: &Environment) -> anyhow::Result<Server> {
+        let config = kubeconfig::resolve(self.kubeconfig.as_deref(), environment)?;
+        let mut server = Server::connect(config, self.context.clone()).await?;
+        if let Some(namespace) = &self.namespace {
+            server.namespace.clone_from(namespace);
+        }
+        Ok(server)
+    }
+}

@@ -1,0 +1,107 @@
+//! `agentcube status`: whether `up` runs on a data directory, since when, where, and what it holds.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::client::{Server, kubeconfig};
+use crate::environment::Environment;
+use crate::exit::Outcome;
+use crate::output::{self, Machine, Table, age};
+use crate::paths::{self, DataDir};
+use crate::up::running::{Phase, Running};
+
+/// How long the server may take to say what it holds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  agentcube status
+  agentcube status -o json
+  agentcube status --data-dir ./data || agentcube up --detach --data-dir ./data
+
+Exits with 3 when it does not run.")]
+pub(crate) struct Arguments {
+    /// The data directory of the `up` to look at
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Print for machines
+    #[arg(short, long)]
+    output: Option<Machine>,
+}
+
+pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyhow::Result<Outcome> {
+    let data = match &arguments.data_dir {
+        Some(path) => DataDir::new(path),
+        None => paths::default_data_dir(environment),
+    };
+    let running = Running::find(&data)?;
+    let mut shown = json!({"running": running.is_some(), "dataDir": data.path()});
+    let Some(running) = running else {
+        match arguments.output {
+            Some(machine) => machine.print(&shown)?,
+            None => output::write(
+                format!("agentcube does not run on {}: `agentcube up` starts it\n", data.path().display())
+                    .as_bytes(),
+            )?,
+        }
+        return Ok(Outcome::Absent);
+    };
+    let record = &running.record;
+    shown["pid"] = json!(record.pid);
+    shown["phase"] = json!(record.phase);
+    shown["since"] = json!(record.since.to_string());
+    shown["version"] = json!(record.version);
+    shown["address"] = json!(record.address);
+    shown["kubeconfig"] = json!(data.kubeconfig());
+    shown["residentBytes"] = json!(running.resident_bytes());
+    if record.phase == Phase::Ready {
+        match tokio::time::timeout(PATIENCE, pods(&data)).await {
+            Ok(Ok(phases)) => shown["pods"] = json!(phases),
+            Ok(Err(error)) => shown["problem"] = json!(format!("{error:#}")),
+            Err(_) => shown["problem"] = json!(format!("no answer within {} s", PATIENCE.as_secs())),
+        }
+    }
+    match arguments.output {
+        Some(machine) => machine.print(&shown)?,
+        None => output::write(render(&shown, &age::since(record.since)).as_bytes())?,
+    }
+    Ok(if shown["problem"].is_null() { Outcome::Done } else { Outcome::Failed })
+}
+
+/// How many Pods are in which phase.
+async fn pods(data: &DataDir) -> anyhow::Result<BTreeMap<String, usize>> {
+    let server = Server::connect(kubeconfig::read_file(&data.kubeconfig())?, None).await?;
+    let list = server.get("/api/v1/pods").await?;
+    let mut phases = BTreeMap::new();
+    for pod in list["items"].as_array().into_iter().flatten() {
+        let phase = pod["status"]["phase"].as_str().unwrap_or("Unknown");
+        *phases.entry(phase.to_owned()).or_default() += 1;
+    }
+    Ok(phases)
+}
+
+fn render(shown: &Value, age: &str) -> String {
+    let text = |key: &str| shown[key].as_str().unwrap_or_default().to_owned();
+    let mut table = Table::plain();
+    let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
+    row("status:", format!("{} for {age} (process {})", text("phase"), shown["pid"]));
+    row("version:", text("version"));
+    row("API:", text("address"));
+    row("data:", text("dataDir"));
+    row("kubeconfig:", text("kubeconfig"));
+    if let Some(bytes) = shown["residentBytes"].as_u64() {
+        row("memory:", format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)));
+    }
+    if let Some(phases) = shown["pods"].as_object() {
+        let counts: Vec<String> = phases.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
+        row("Pods:", if counts.is_empty() { "none".into() } else { counts.join(", ") });
+    }
+    if !shown["problem"].is_null() {
+        row("problem:", text("problem"));
+    }
+    table.render()
+}

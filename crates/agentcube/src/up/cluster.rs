@@ -1,0 +1,126 @@
+//! The parts that `up` runs, started in order and stopped in the reverse order.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use agentcube_apiserver::{Handle, Server};
+use agentcube_node::{Node, kubelet, network, scheduler};
+use agentcube_runtime::Handlers;
+use agentcube_runtime::image::{self, Store};
+use agentcube_runtime::native::Native;
+use agentcube_runtime::spawner::{self, Spawner};
+use agentcube_runtime::spec::{Mount, Source};
+use anyhow::Context;
+
+use super::definitions;
+use crate::paths::DataDir;
+
+/// What the one node is called.
+const NODE: &str = "agentcube";
+/// Where containers of the image `host` find this program.
+const PROGRAM: &str = "/.agentcube/agentcube";
+
+/// What is asked of the parts.
+pub(super) struct Options<'a> {
+    pub(super) data: &'a DataDir,
+    /// Objects live in memory.
+    pub(super) memory: bool,
+    pub(super) listen: SocketAddr,
+    /// Directories that containers of the image `host` see besides the machine's programs.
+    pub(super) host_directories: Vec<PathBuf>,
+    pub(super) egress: network::Egress,
+}
+
+/// Everything that runs.
+pub(super) struct Cluster {
+    apiserver: Handle,
+    node: Node,
+}
+
+/// Starts the process that starts Pods. To be called while there is one thread.
+pub(super) fn start_spawner(data: &DataDir) -> anyhow::Result<Spawner> {
+    let program = this_program()?;
+    let options = spawner::Options::new(node_id(data.path()), data.runtime());
+    Spawner::start(&program, &options).context("cannot run Pods on this machine (`agentcube doctor` says more)")
+}
+
+fn this_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program")
+}
+
+/// Tells the cgroups of this data directory from those of others (FNV-1a: the same in every release).
+fn node_id(data_dir: &Path) -> String {
+    let bytes = data_dir.as_os_str().as_encoded_bytes();
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+impl Cluster {
+    pub(super) async fn start(options: Options<'_>, spawner: Spawner) -> anyhow::Result<Self> {
+        let builder = Server::builder().listen(options.listen);
+        let builder = match options.memory {
+            true => builder.memory(),
+            false => builder.data_dir(options.data.apiserver()),
+        };
+        let apiserver = builder.start().await.context("cannot start the API server")?;
+        let client = kube::Client::new(apiserver.server().front(), "default");
+        let node = start_node(&options, spawner, &apiserver, client.clone())?;
+        definitions::install(&client).await.context("cannot install the definitions of AgentCube's kinds")?;
+        node.ready().await;
+        Ok(Self { apiserver, node })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.apiserver.addr()
+    }
+
+    pub(super) fn kubeconfig(&self) -> String {
+        self.apiserver.kubeconfig_yaml()
+    }
+
+    /// Comes back when a part has failed that the others cannot do without.
+    pub(super) async fn failed(&self) {
+        self.node.failed().await;
+    }
+
+    /// Lets what is under way come to its end.
+    pub(super) async fn stop(self) {
+        self.node.stop().await;
+        self.apiserver.shutdown().await;
+    }
+}
+
+fn start_node(
+    options: &Options<'_>,
+    spawner: Spawner,
+    apiserver: &Handle,
+    client: kube::Client,
+) -> anyhow::Result<Node> {
+    let spawner = spawner.into_handle()?;
+    let images = image::Options { host_also: options.host_directories.clone(), ..image::Options::default() };
+    let images = Store::open_with(options.data.path(), images).context("cannot open the images")?;
+    let network = network::Options {
+        api_server: Some(apiserver.addr()),
+        egress: options.egress,
+        ..network::Options::default()
+    };
+    let mut kubelet = kubelet::Options::new(NODE, options.data.node());
+    kubelet.address = IpAddr::V4(network.pods.first());
+    kubelet.host_mounts.push(Mount {
+        target: PROGRAM.into(),
+        source: Source::Bind(this_program()?),
+        read_only: true,
+    });
+    let parts = agentcube_node::Parts {
+        client,
+        api: apiserver.server().api().clone(),
+        handlers: Handlers::from([(String::new(), Arc::new(Native::new(spawner.clone())) as _)]),
+        spawner,
+        images,
+    };
+    let options = agentcube_node::Options { kubelet, network, scheduler: scheduler::Options::default() };
+    Ok(Node::start(options, parts)?)
+}
