@@ -116,16 +116,16 @@ impl Node {
         let scheduler = Scheduler::new(client.clone(), for_scheduler, options.scheduler, events);
         tasks.spawn(scheduler.run(shutdown.clone()));
 
-        let kubelet = Kubelet::new(
-            options.kubelet,
-            client.clone(),
-            for_kubelet,
-            recorder("kubelet", Some(&name)),
+        let tools = kubelet::Tools {
+            client: client.clone(),
+            caches: for_kubelet,
+            recorder: recorder("kubelet", Some(&name)),
             handlers,
             sandboxes,
-            network.clone(),
+            network: network.clone(),
             images,
-        )?;
+        };
+        let kubelet = Kubelet::new(options.kubelet, tools)?;
         let hooks = Hooks {
             logs: Some(Arc::new(PodLogs(kubelet.logs()))),
             exec: Some(Arc::new(PodExec::new(kubelet.living(), kubelet.logs()))),

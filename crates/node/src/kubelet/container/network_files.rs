@@ -30,7 +30,8 @@ pub(crate) fn names(pod: &Pod, cluster_domain: &str) -> Result<Names, String> {
     let set = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
     let short = shortened(&set(&spec.hostname).or(pod.metadata.name.clone()).unwrap_or_default());
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-    let domain = set(&spec.subdomain).map(|subdomain| format!("{subdomain}.{namespace}.svc.{cluster_domain}"));
+    let domain =
+        set(&spec.subdomain).map(|subdomain| format!("{subdomain}.{namespace}.svc.{cluster_domain}"));
     let domain = domain.unwrap_or_default();
     let hostname = match spec.set_hostname_as_fqdn {
         Some(true) if !domain.is_empty() => format!("{short}.{domain}"),
@@ -110,8 +111,10 @@ pub(crate) fn resolv_conf(pod: &Pod, cluster_domain: &str, name_server: Ipv4Addr
     for server in servers {
         text.push_str(&format!("nameserver {server}\n"));
     }
-    let options: Vec<String> =
-        options.into_iter().map(|(name, value)| value.map_or(name.clone(), |value| format!("{name}:{value}"))).collect();
+    let options: Vec<String> = options
+        .into_iter()
+        .map(|(name, value)| value.map_or(name.clone(), |value| format!("{name}:{value}")))
+        .collect();
     if !options.is_empty() {
         text.push_str(&format!("options {}\n", options.join(" ")));
     }

@@ -69,7 +69,8 @@ async fn discard(parts: &Parts, id: &SandboxId) {
 
 /// The runtime that the Pod's RuntimeClass names.
 fn runtime(parts: &Parts, pod: &Pod) -> Result<Arc<dyn Runtime>, String> {
-    let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()).filter(|it| !it.is_empty());
+    let class =
+        pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()).filter(|it| !it.is_empty());
     let handler = match class {
         None => String::new(),
         Some(class) => match parts.caches.runtime_classes.get("", class) {
@@ -117,7 +118,8 @@ pub(crate) async fn remove_sandbox(parts: Arc<Parts>, pod: Arc<Pod>) -> Outcome 
 
 pub(crate) async fn remove_volumes(parts: Arc<Parts>, pod: Arc<Pod>) -> Outcome {
     let subject = pod.clone();
-    let removed = blocking(move || parts.volumes.remove(&uid(&subject)).map_err(|error| error.to_string())).await;
+    let removed =
+        blocking(move || parts.volumes.remove(&uid(&subject)).map_err(|error| error.to_string())).await;
     Outcome::Report(match removed {
         Ok(()) => Report::VolumesRemoved,
         Err(error) => {
