@@ -265,8 +265,7 @@ mod tests {
             }
         };
         queue.run(concurrency, shutdown, handle).await;
-        let log = log.lock().clone();
-        log
+        std::mem::take(&mut *log.lock())
     }
 
     const DONE: Outcome = Outcome::Done(Requeue::No);

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use agentcube_apiserver::Server;
+use agentcube_apiserver::faults::Plan;
+use agentcube_apiserver::store::Retention;
 use agentcube_node::cache::{Cache, Receiver};
 use agentcube_node::controller::{Controller, Requeue};
 use agentcube_node::events::Recorder;
@@ -16,13 +18,14 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 async fn server() -> (Server, Client) {
-    let server = Server::builder().memory().embed().await.unwrap();
+    let server = Server::builder().memory().embed().await.expect("a server in memory starts");
     let client = Client::new(server.front(), "default");
     (server, client)
 }
 
 fn config_map(name: &str, value: &str) -> ConfigMap {
-    serde_json::from_value(json!({ "metadata": { "name": name }, "data": { "key": value } })).unwrap()
+    let object = json!({ "metadata": { "name": name }, "data": { "key": value } });
+    serde_json::from_value(object).expect("this is a ConfigMap")
 }
 
 /// Receives until a change of the object with this name is the one wanted.
@@ -64,6 +67,45 @@ async fn the_cache_follows_others_and_shows_its_own_writes_at_once() {
     assert_eq!(cache.list(Some("default")).len(), 1);
     shutdown.cancel();
     running.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_cache_survives_cut_watches_and_a_forgotten_past() {
+    let retention = Retention { events: 2, bytes: 1 << 20 };
+    let server = Server::builder().memory().retention(retention).embed().await.expect("a server starts");
+    let client = Client::new(server.front(), "default");
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let shutdown = CancellationToken::new();
+    let cache: Cache<ConfigMap> = Cache::new(client, watcher::Config::default());
+    tokio::spawn(cache.clone().run(shutdown.clone()));
+    cache.synced().await;
+    let faults = server.api().faults();
+    let lag = std::time::Duration::from_millis(3);
+    let plan = Plan { seed: 7, drop_watch: 0.5, lag_watch: 0.3, lag_for: lag, ..Plan::default() };
+    faults.set(plan);
+    for round in 0..60 {
+        let name = format!("map-{}", round % 7);
+        let held = api.get_opt(&name).await.unwrap();
+        match held {
+            None => cache.put(api.create(&PostParams::default(), &config_map(&name, "1")).await.unwrap()),
+            // Some deletions and creations are not written through: others do that.
+            Some(held) if round % 3 == 0 => {
+                let rest = api.delete(&name, &DeleteParams::default()).await.unwrap().left();
+                cache.deleted(&held, rest);
+            }
+            Some(_) => drop(api.delete(&name, &DeleteParams::default()).await.unwrap()),
+        }
+    }
+    faults.clear();
+    let mut changes = cache.subscribe();
+    let last = api.create(&PostParams::default(), &config_map("last", "1")).await.unwrap();
+    until(&mut changes, "last", |new| new.is_some()).await;
+    let version = |object: &ConfigMap| (object.name_any(), object.resource_version());
+    let server: Vec<_> = api.list(&Default::default()).await.unwrap().iter().map(version).collect();
+    let held: Vec<_> = cache.list(Some("default")).iter().map(|object| version(object)).collect();
+    assert_eq!(held, server);
+    assert!(held.contains(&version(&last)));
+    shutdown.cancel();
 }
 
 #[tokio::test]

@@ -11,11 +11,13 @@ pub mod statefulsets;
 
 use std::fmt;
 
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::watcher;
-use kube::{Client, Resource};
+use kube::{Api, Client, Resource};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -83,6 +85,32 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
+}
+
+/// Whether an object is still as it was observed, but for its status: asked of the server before anything is
+/// done for it. Caches of two kinds do not move together: the end of what an object owns may be seen before its
+/// own deletion is, and must not be taken for a loss to make good. What is newer is written through, and that
+/// asks for the next reconcile.
+pub async fn is_current<K: Object>(
+    api: &Api<K>,
+    cache: &Cache<K>,
+    observed: &K,
+) -> Result<bool, kube::Error> {
+    let meta = observed.meta();
+    let Some(fresh) = api.get_opt(meta.name.as_deref().unwrap_or_default()).await? else {
+        cache.gone(observed);
+        return Ok(false);
+    };
+    let current = fresh.meta().uid == meta.uid && fresh.meta().generation == meta.generation;
+    if !current {
+        cache.put(fresh);
+    }
+    Ok(current)
+}
+
+/// A time as the API keeps it: in whole seconds.
+pub fn time(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }
 
 /// A count as the API shows it: zero is left out.

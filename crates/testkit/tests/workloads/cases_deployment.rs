@@ -6,7 +6,7 @@ use crate::world::{World, is_active, is_ready, is_terminating, text};
 
 cases!("deployment": create_and_scale, rolling_update, rolling_without_surge, stuck_rollout_and_undo,
     scaling_in_a_rollout, pause_and_resume, recreate, history_limit, adoption_and_release, same_template_again,
-    deletion_background, deletion_foreground, deletion_orphan);
+    name_collision,     deletion_background, deletion_foreground, deletion_orphan);
 
 fn manifest(replicas: u32, image: &str, more: &str) -> String {
     format!(
@@ -150,7 +150,11 @@ async fn scaling_in_a_rollout(stage: &mut Stage) -> Result {
 async fn pause_and_resume(stage: &mut Stage) -> Result {
     rolled_out(stage, &manifest(2, "one", "")).await?;
     stage.kubectl("rollout pause deployment/web").await?;
-    stage.record("it is paused", |_| true).await?;
+    stage
+        .record("it is paused", |world| {
+            world.reason("Deployment", "web", "Progressing") == "DeploymentPaused"
+        })
+        .await?;
     stage.kubectl("set image deployment/web web=two").await?;
     stage.kubectl("scale deployment/web --replicas=3").await?;
     stage.record("it scales but does not roll out", status("replicas", 3)).await?;
@@ -232,6 +236,40 @@ async fn same_template_again(stage: &mut Stage) -> Result {
         stage.record(&format!("image {image} runs"), complete).await?;
     }
     Ok(())
+}
+
+/// The name of the new ReplicaSet is taken: another one is found.
+async fn name_collision(stage: &mut Stage) -> Result {
+    stage.apply(&manifest(1, "one", "")).await?;
+    stage
+        .until("there is a ReplicaSet", |world| world.is_at_rest() && world.all("ReplicaSet").count() == 1)
+        .await?;
+    let name = stage.world().all("ReplicaSet").map(|set| text(set, "/metadata/name").to_owned()).next();
+    let name = name.unwrap_or_default();
+    stage.kubectl("delete deployment/web --wait=false").await?;
+    stage
+        .until("the ReplicaSet is gone and its Pod told to end", |world| {
+            world.all("ReplicaSet").count() == 0 && world.pods_where(is_active).is_empty()
+        })
+        .await?;
+    stage.finish_all().await?;
+    stage.until("all is gone", |world| world.pods_where(|_| true).is_empty()).await?;
+    stage
+        .apply(&format!(
+            "apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {{name: {name}, labels: {{app: else}}}}
+spec:
+  replicas: 0
+  selector: {{matchLabels: {{app: else}}}}
+  template:
+    metadata: {{labels: {{app: else}}}}
+    spec: {{containers: [{{name: web, image: else}}]}}
+"
+        ))
+        .await?;
+    stage.apply(&manifest(1, "one", "")).await?;
+    stage.record("another name is found", status("updatedReplicas", 1)).await
 }
 
 async fn deletion_background(stage: &mut Stage) -> Result {

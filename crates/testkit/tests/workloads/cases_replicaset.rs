@@ -1,5 +1,7 @@
 //! ReplicaSets without a Deployment.
 
+use serde_json::{Value, json};
+
 use crate::cases::{Result, cases};
 use crate::stage::Stage;
 use crate::world::{World, is_active, is_terminating};
@@ -106,6 +108,8 @@ async fn adoption_and_release(stage: &mut Stage) -> Result {
             has(2)(world) && world.pods_where(|_| true).len() == 3
         })
         .await?;
+    stage.start_all().await?;
+    stage.until("both are ready", ready(2)).await?;
     stage.apply(&pod("late", "app: web")).await?;
     stage
         .record("a Pod that is one too many is adopted, and one deleted", |world| {
@@ -125,7 +129,7 @@ async fn replacement(stage: &mut Stage) -> Result {
     stage.end(&pods[1], "Succeeded").await?;
     stage.record("a Pod that has ended is replaced", |world| has(2)(world) && world.pods.len() == 4).await?;
     let pods = stage.world().pods_where(is_active);
-    stage.kubectl(&format!("delete pod {} --wait=false", pods[0])).await?;
+    stage.delete_pod(&pods[0]).await?;
     stage.record("a deleted Pod is replaced", |world| has(2)(world) && world.pods.len() == 5).await
 }
 
@@ -134,7 +138,19 @@ async fn refused_pods(stage: &mut Stage) -> Result {
     let manifest = manifest(3).replace("image: web}]", "image: web}], priorityClassName: missing");
     stage.apply(&manifest).await?;
     let failing = |world: &World| world.reason("ReplicaSet", "web", "ReplicaFailure") == "FailedCreate";
-    stage.until("the failure is reported", failing).await?;
+    let told = |world: &World| world.all("Event").any(|event| event["reason"] == "FailedCreate");
+    stage.until("the failure is reported", |world| failing(world) && told(world)).await?;
+    stage.note("the failure is reported", |world| {
+        let condition = world.get("ReplicaSet", "web").map(|set| &set["status"]["conditions"][0]);
+        let event = world.all("Event").next().map(|event| &event["message"]);
+        // Whether the refusal names the Pod before or after its name was completed is the server's matter.
+        let generated = regex::Regex::new("\"web-[a-z0-9]{5}\"").expect("a constant");
+        let shown = |text: Option<&Value>| {
+            text.and_then(Value::as_str).map(|text| generated.replace(text, "\"web-\"").into_owned())
+        };
+        json!({ "reason": condition.map(|one| &one["reason"]),
+            "message": shown(condition.map(|one| &one["message"])), "event": shown(event) })
+    });
     stage.kubectl("scale replicaset/web --replicas=0").await?;
     stage
         .until("nothing is wrong with no Pods", |world| {

@@ -101,10 +101,27 @@ impl Stage {
         drop(stdin);
         let output = child.wait_with_output().await?;
         ensure!(output.status.success(), "kubectl {command}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
+        self.catch_up().await
+    }
+
+    /// Deletes a Pod behind the back of its controller.
+    pub(crate) async fn delete_pod(&mut self, pod: &str) -> Result<()> {
+        self.world.deleted_by_hand(pod);
+        self.kubectl(&format!("delete pod {pod} --wait=false")).await
     }
 
     // Coming to rest.
+
+    /// Waits until the watches have brought all that there is now: what follows is judged by a state that is
+    /// no older than what was just done.
+    async fn catch_up(&mut self) -> Result<()> {
+        for (kind, path) in KINDS.into_iter().filter(|(kind, _)| *kind != "Event") {
+            let path = format!("/{}", path.replace("{ns}", &self.namespace));
+            let list = self.http.send(Request::new(Method::GET, path)).await?.value();
+            self.until("the watches have caught up", |world| world.has_seen(kind, &list)).await?;
+        }
+        Ok(())
+    }
 
     /// Waits until something holds.
     pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&World) -> bool) -> Result<()> {
@@ -135,6 +152,13 @@ impl Stage {
         Ok(())
     }
 
+    /// Records something of what there is, as it is.
+    pub(crate) fn note(&mut self, what: &str, of: impl FnOnce(&World) -> Value) {
+        let shown = of(&self.world);
+        self.recorded
+            .push(json!({ "when": what, "noted": view::masked(&self.world, &self.namespace, &shown) }));
+    }
+
     // The kubelet.
 
     /// Assigns a Pod to a node.
@@ -146,16 +170,7 @@ impl Stage {
 
     /// Writes the status of a Pod.
     pub(crate) async fn report(&mut self, pod: &str, status: Value) -> Result<()> {
-        let uid = |world: &World| world.get("Pod", pod).map(|pod| text(pod, "/metadata/uid").to_owned());
-        let reported = uid(&self.world);
-        self.send(Method::PATCH, &format!("{pod}/status"), MERGE_PATCH, &json!({ "status": status })).await?;
-        let phase = status["phase"].clone();
-        // A controller may have put another in its place by then.
-        self.until("the Pod's status is seen", |world| {
-            let seen = |pod: &Value| phase.is_null() || pod["status"]["phase"] == phase;
-            uid(world) != reported || world.get("Pod", pod).is_none_or(seen)
-        })
-        .await
+        self.send(Method::PATCH, &format!("{pod}/status"), MERGE_PATCH, &json!({ "status": status })).await
     }
 
     /// Has a Pod run, ready or not.
@@ -186,20 +201,16 @@ impl Stage {
     /// Has all Pods be gone that were told to end.
     pub(crate) async fn finish_all(&mut self) -> Result<()> {
         for pod in self.world.pods_where(is_terminating) {
-            // Another may bear its name at once.
-            let uid = |world: &World| world.get("Pod", &pod).map(|pod| text(pod, "/metadata/uid").to_owned());
-            let gone = uid(&self.world);
             let options = json!({ "gracePeriodSeconds": 0 });
             self.send(Method::DELETE, &pod, "application/json", &options).await?;
-            self.until("the Pod is gone", |world| uid(world) != gone).await?;
         }
         Ok(())
     }
 
-    async fn send(&self, method: Method, path: &str, content: &str, body: &Value) -> Result<()> {
+    async fn send(&mut self, method: Method, path: &str, content: &str, body: &Value) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}/pods/{path}", self.namespace);
         let reply = self.http.send(Request::new(method, &path).body(content, body.to_string())).await?;
         ensure!(reply.is_success(), "{path}: {}", reply.value());
-        Ok(())
+        self.catch_up().await
     }
 }

@@ -32,6 +32,11 @@ pub(crate) fn snapshot(world: &World, namespace: &str) -> Value {
     Value::Object(shown)
 }
 
+/// A value, masked.
+pub(crate) fn masked(world: &World, namespace: &str, value: &Value) -> Value {
+    Mask::new(world, namespace).value(value)
+}
+
 /// Literal texts and what stands for them.
 struct Mask {
     literals: Vec<(String, String)>,

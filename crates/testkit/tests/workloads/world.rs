@@ -16,6 +16,9 @@ pub(crate) const KINDS: [(&str, &str); 8] = [
     ("Event", "api/v1/namespaces/{ns}/events"),
 ];
 
+/// More Events than this about one object are not recorded at once.
+const MOST_TOLD: i64 = 25;
+
 /// What there is, and what there has been.
 #[derive(Debug, Default)]
 pub(crate) struct World {
@@ -26,7 +29,12 @@ pub(crate) struct World {
     pub(crate) made: BTreeMap<(String, String), i64>,
     /// Hashes of templates and revisions, in the order in which they came.
     pub(crate) hashes: Vec<String>,
-    uids: BTreeSet<String>,
+    /// Every Pod that there ever was as it was seen last, by uid.
+    last: BTreeMap<String, Value>,
+    /// The uids of all that is gone.
+    gone: BTreeSet<String>,
+    /// Pods that the user deleted, by uid: no controller tells of those.
+    by_hand: BTreeSet<String>,
 }
 
 impl World {
@@ -40,6 +48,8 @@ impl World {
                 self.objects.insert((kind, name), object.clone());
             }
             Some("DELETED") => {
+                self.remember(kind, &name, object);
+                self.gone.insert(text(object, "/metadata/uid").to_owned());
                 self.objects.remove(&(kind, name));
             }
             _ => {}
@@ -51,12 +61,31 @@ impl World {
             let hash = object["metadata"]["labels"][label].as_str().map(str::to_owned);
             self.hashes.extend(hash.filter(|hash| !self.hashes.contains(hash)));
         }
-        if kind == "Pod" && self.uids.insert(text(object, "/metadata/uid").to_owned()) {
+        let uid = text(object, "/metadata/uid").to_owned();
+        if kind == "Pod" && self.last.insert(uid, object.clone()).is_none() {
             let prefix = text(object, "/metadata/generateName").to_owned();
             let owner = controller(object).map(str::to_owned);
             *self.made.entry((name.to_owned(), owner.clone().unwrap_or_default())).or_default() += 1;
             self.pods.insert(name.to_owned(), (prefix, owner));
         }
+    }
+
+    /// Notes that the user deletes a Pod.
+    pub(crate) fn deleted_by_hand(&mut self, pod: &str) {
+        let uid = self.get("Pod", pod).map(|pod| text(pod, "/metadata/uid").to_owned());
+        self.by_hand.extend(uid);
+    }
+
+    /// Whether all that a list showed, and all that it no longer showed, has been taken in.
+    pub(crate) fn has_seen(&self, kind: &'static str, list: &Value) -> bool {
+        let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let name = |object: &Value| text(object, "/metadata/name").to_owned();
+        let seen = |item: &Value| match self.get(kind, &name(item)) {
+            Some(held) => revision(held) >= revision(item),
+            None => self.gone.contains(text(item, "/metadata/uid")),
+        };
+        let listed = |held: &Value| items.iter().any(|item| name(item) == name(held));
+        items.iter().all(seen) && self.all(kind).all(|held| listed(held) || revision(held) > revision(list))
     }
 
     /// All objects of a kind, by name.
@@ -105,12 +134,29 @@ impl World {
         let failing = set["status"]["conditions"].is_array();
         let made = self.pods.values().filter(|(_, owner)| owner.as_deref() == Some(uid)).count() as i64;
         let deleting = !set["metadata"]["deletionTimestamp"].is_null();
+        let told = self.events(uid, "SuccessfulCreate") + self.events(uid, "SuccessfulDelete");
+        let labels = &set["spec"]["template"]["metadata"]["labels"];
+        let labelled = own.iter().filter(|pod| is_active(pod) && has_labels(pod, labels)).count() as i64;
         observed(set)
+            && number(set, "/status/fullyLabeledReplicas") == labelled
             && number(set, "/status/replicas") == count(is_active)
             && number(set, "/status/readyReplicas") == count(|pod| is_active(pod) && is_ready(pod))
             && number(set, "/status/terminatingReplicas") == count(is_terminating)
             && (failing || deleting || number(set, "/spec/replicas") == count(is_active))
-            && self.events(uid, "SuccessfulCreate") >= made.min(25)
+            && (deleting || told >= (made + self.ended(uid)).min(MOST_TOLD))
+    }
+
+    /// How many Pods a controller has ended.
+    fn ended(&self, controller_uid: &str) -> i64 {
+        let ended = |(uid, pod): &(&String, &Value)| {
+            let there = self.get("Pod", text(pod, "/metadata/name"));
+            let there = there.is_some_and(|held| text(held, "/metadata/uid") == uid.as_str());
+            controller(pod) == Some(controller_uid)
+                && !is_finished(pod)
+                && !self.by_hand.contains(uid.as_str())
+                && (!there || !is_active(pod))
+        };
+        self.last.iter().filter(ended).count() as i64
     }
 
     fn deployment_is_at_rest(&self, deployment: &Value) -> bool {
@@ -163,6 +209,16 @@ impl World {
             !complete || !deadline || reason == "NewReplicaSetAvailable"
         }
     }
+}
+
+/// The number of a version; what has none is the oldest.
+fn revision(object: &Value) -> u64 {
+    text(object, "/metadata/resourceVersion").parse().unwrap_or(0)
+}
+
+fn has_labels(pod: &Value, labels: &Value) -> bool {
+    let labels = labels.as_object().into_iter().flatten();
+    labels.into_iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
 }
 
 fn observed(object: &Value) -> bool {

@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 
-use super::super::is_namespace_ending;
 use super::super::ownership::{adoption, controller_of, controller_reference, release};
+use super::super::{is_current, is_namespace_ending};
 use super::Context;
 use super::observe::{Observed, same_template, size};
 use super::plan::{Operation, template};
@@ -19,8 +19,8 @@ use super::status::{CREATE_ERROR, Next, create_message};
 pub(super) enum Error {
     #[error("taking or letting go a ReplicaSet: {0}")]
     Claim(#[source] kube::Error),
-    #[error("the Deployment is gone or being deleted, so that it must not adopt ReplicaSets")]
-    Gone,
+    #[error("asking whether the Deployment is still as it was: {0}")]
+    Look(#[source] kube::Error),
     #[error("creating ReplicaSet {name}: {source}")]
     Create { name: String, source: kube::Error },
     #[error("ReplicaSet {name} exists and is not of this template; another name will be tried")]
@@ -29,14 +29,20 @@ pub(super) enum Error {
     Change { name: String, source: kube::Error },
 }
 
+/// Says whether the Deployment was still as observed; if it was not, nothing was done.
 pub(super) async fn apply(
     context: &Context,
     observed: &Observed,
     operations: &[Operation],
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
+    if operations.is_empty() {
+        return Ok(true);
+    }
     let deployment = &observed.deployment;
-    if operations.iter().any(|operation| matches!(operation, Operation::Adopt(_))) {
-        check_alive(context, deployment).await?;
+    let api = Api::namespaced(context.client.clone(), &deployment.namespace().unwrap_or_default());
+    let current = is_current(&api, &context.caches.deployments, &**deployment).await;
+    if !current.map_err(Error::Look)? {
+        return Ok(false);
     }
     for operation in operations {
         match operation {
@@ -61,7 +67,7 @@ pub(super) async fn apply(
             Operation::Delete(set) => delete(context, set).await?,
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn failed(set: &ReplicaSet, source: kube::Error) -> Error {
@@ -70,16 +76,6 @@ fn failed(set: &ReplicaSet, source: kube::Error) -> Error {
 
 fn sets(context: &Context, namespace: Option<String>) -> Api<ReplicaSet> {
     Api::namespaced(context.client.clone(), &namespace.unwrap_or_default())
-}
-
-/// Nothing may be adopted by what the cache alone believes to be alive.
-async fn check_alive(context: &Context, deployment: &Deployment) -> Result<(), Error> {
-    let namespace = deployment.namespace().unwrap_or_default();
-    let api: Api<Deployment> = Api::namespaced(context.client.clone(), &namespace);
-    let fresh = api.get_opt(&deployment.name_any()).await.map_err(Error::Claim)?;
-    let alive =
-        |fresh: &Deployment| fresh.uid() == deployment.uid() && fresh.metadata.deletion_timestamp.is_none();
-    if fresh.as_ref().is_some_and(alive) { Ok(()) } else { Err(Error::Gone) }
 }
 
 /// Patches a ReplicaSet, which its uid in the patch makes sure of. One that is gone is no failure.

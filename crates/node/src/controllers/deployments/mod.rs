@@ -93,7 +93,8 @@ async fn reconcile(context: Arc<Context>, key: Key) -> Result<Requeue, Error> {
     let plan = plan::plan(&observed, now);
     let outcome = apply::apply(&context, &observed, &plan.operations).await;
     let next = match &outcome {
-        Ok(()) => Some(plan.next),
+        Ok(true) => Some(plan.next),
+        Ok(false) => None,
         Err(error) => status::after_failure(&observed, error, now),
     };
     if let Some(next) = next.filter(|next| next.differs(&observed.deployment)) {

@@ -66,6 +66,12 @@ pub(super) fn actual(set: &ReplicaSet) -> i32 {
     set.status.as_ref().map_or(0, |status| status.replicas)
 }
 
+/// Whether the ReplicaSet reports of what it asks for now.
+pub(super) fn is_observed(set: &ReplicaSet) -> bool {
+    let observed = set.status.as_ref().and_then(|status| status.observed_generation);
+    set.metadata.generation <= observed
+}
+
 /// Whether two templates are the same but for the label that is made of them.
 pub(super) fn same_template(one: &PodTemplateSpec, other: &PodTemplateSpec) -> bool {
     let bare = |template: &PodTemplateSpec| {

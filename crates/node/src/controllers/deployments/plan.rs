@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::core::ObjectMeta;
 
 use super::super::ownership::{Claim, claim, controller_reference};
-use super::observe::{HASH_LABEL, Observed, actual, same_template, size, wanted};
+use super::observe::{HASH_LABEL, Observed, actual, is_observed, same_template, size, wanted};
 use super::revision::{self, Annotations, DESIRED, noted};
 use super::status::{self, Next};
 use super::{hash, limits, proportion, rollout};
@@ -134,10 +134,14 @@ fn is_paused(deployment: &Deployment) -> bool {
     deployment.spec.as_ref().is_some_and(|spec| spec.paused == Some(true))
 }
 
-/// Whether the Deployment asks for another size than its ReplicaSets were scaled for.
+/// Whether the Deployment asks for another size than its ReplicaSets were scaled for. Several that are to be
+/// replaced at once by one are not scaled in proportion: the rollout itself brings the size. (Kubernetes takes
+/// that for scaling, does nothing about it, and never goes on.)
 fn is_being_scaled(deployment: &Deployment, sets: &Sets) -> bool {
-    let active = sets.all().filter(|set| size(set) > 0);
-    active.filter_map(|set| noted(set, DESIRED)).any(|desired| desired != wanted(deployment))
+    let active: Vec<&Arc<ReplicaSet>> = sets.all().filter(|set| size(set) > 0).collect();
+    let otherwise =
+        active.iter().filter_map(|set| noted(set, DESIRED)).any(|size| size != wanted(deployment));
+    otherwise && (limits::is_rolling(deployment) || active.len() <= 1)
 }
 
 /// Brings the new ReplicaSet's annotations up to date.
@@ -209,9 +213,7 @@ pub(super) fn superfluous(deployment: &Deployment, sets: &Sets) -> Vec<Operation
     let excess = alive.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
     // Stable: of the same number, the oldest first.
     alive.sort_by_key(|set| revision::number(set).unwrap_or(0));
-    let observed = |set: &ReplicaSet| set.status.as_ref().and_then(|status| status.observed_generation);
-    let unused =
-        |set: &ReplicaSet| size(set) == 0 && actual(set) == 0 && set.metadata.generation <= observed(set);
+    let unused = |set: &ReplicaSet| size(set) == 0 && actual(set) == 0 && is_observed(set);
     let excess = alive.into_iter().take(excess);
     excess.filter(|set| unused(set)).cloned().map(Operation::Delete).collect()
 }

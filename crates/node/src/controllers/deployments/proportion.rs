@@ -45,12 +45,9 @@ fn in_proportion(deployment: &Deployment, mut active: Vec<Arc<ReplicaSet>>) -> V
     let mut added = 0;
     let mut sizes: Vec<i64> = Vec::new();
     for set in &active {
+        // Never beyond what is left, and, whatever the annotations say, never the other way.
         let left = to_add - added;
-        let share = match to_add.signum() {
-            1 => fraction(deployment, set).min(left),
-            -1 => fraction(deployment, set).max(left),
-            _ => 0,
-        };
+        let share = fraction(deployment, set).clamp(left.min(0), left.max(0));
         added += share;
         sizes.push(i64::from(size(set)) + share);
     }

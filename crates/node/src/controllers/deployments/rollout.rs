@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::super::ownership::controller_of;
 use super::super::pods::is_finished;
 use super::limits::{max_unavailable, most};
-use super::observe::{Observed, actual, available, size, wanted};
+use super::observe::{Observed, actual, available, is_observed, size, wanted};
 use super::plan::{Operation, Sets, new_set, scale, superfluous};
 use super::status::is_complete;
 
@@ -70,6 +70,10 @@ fn total<'a>(sets: impl Iterator<Item = &'a Arc<ReplicaSet>>, count: fn(&Replica
 
 /// Shrinks the old ReplicaSets: first by what is not available anyway, then by what the available ones spare.
 fn shrink(deployment: &Deployment, sets: &Sets, new: &ReplicaSet) -> Vec<Operation> {
+    // What a ReplicaSet reports of an earlier size would be counted twice.
+    if sets.all().any(|set| size(set) > 0 && !is_observed(set)) {
+        return Vec::new();
+    }
     let mut old: Vec<(&Arc<ReplicaSet>, i32)> =
         sets.old.iter().map(|set| (set, size(set))).filter(|(_, size)| *size > 0).collect();
     let least = wanted(deployment) - max_unavailable(deployment);

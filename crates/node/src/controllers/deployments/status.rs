@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStat
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use super::super::reason_of;
+use super::super::{reason_of, time};
 use super::apply;
 use super::limits::max_unavailable;
 use super::observe::{Observed, actual, available, size, wanted};
@@ -150,8 +150,8 @@ impl Next {
             status: status.to_owned(),
             reason: Some(reason.to_owned()),
             message: Some(message.to_owned()),
-            last_update_time: Some(Time(now)),
-            last_transition_time: Some(Time(now)),
+            last_update_time: Some(time(now)),
+            last_transition_time: Some(time(now)),
         });
     }
 

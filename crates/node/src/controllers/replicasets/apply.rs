@@ -10,7 +10,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use serde_json::Value;
 
 use super::super::ownership::{adoption, controller_reference, release};
-use super::super::{is_namespace_ending, pods, reason_of};
+use super::super::{is_current, is_namespace_ending, pods, reason_of};
 use super::Context;
 use super::observe::Observed;
 use super::plan::Operation;
@@ -19,8 +19,8 @@ use super::plan::Operation;
 pub(super) enum Error {
     #[error("taking or letting go a Pod: {0}")]
     Claim(#[source] kube::Error),
-    #[error("the ReplicaSet is gone or being deleted, so that it must not adopt Pods")]
-    Gone,
+    #[error("asking whether the ReplicaSet is still as it was: {0}")]
+    Look(#[source] kube::Error),
     /// Shown as Kubernetes shows it: the message of the API server alone.
     #[error("{}", reason_of(.0))]
     Create(#[source] kube::Error),
@@ -29,11 +29,12 @@ pub(super) enum Error {
 }
 
 impl Error {
-    /// The reason of the condition that reports this.
-    pub(super) fn reason(&self) -> &'static str {
+    /// The reason of the condition that reports this, if one does.
+    pub(super) fn reason(&self) -> Option<&'static str> {
         match self {
-            Error::Delete(_) => "FailedDelete",
-            Error::Create(_) | Error::Claim(_) | Error::Gone => "FailedCreate",
+            Error::Create(_) => Some("FailedCreate"),
+            Error::Delete(_) => Some("FailedDelete"),
+            Error::Claim(_) | Error::Look(_) => None,
         }
     }
 }
@@ -43,15 +44,18 @@ pub(super) async fn apply(
     observed: &Observed,
     operations: &[Operation],
 ) -> Result<(), Error> {
-    let mut may_adopt = false;
+    if operations.is_empty() {
+        return Ok(());
+    }
+    let api = Api::namespaced(context.client.clone(), &observed.set.namespace().unwrap_or_default());
+    let current = is_current(&api, &context.caches.replica_sets, &*observed.set).await;
+    if !current.map_err(Error::Look)? {
+        return Ok(());
+    }
     let mut deletions = Vec::new();
     for operation in operations {
         match operation {
             Operation::Adopt(pod) => {
-                if !may_adopt {
-                    check_alive(context, &observed.set).await?;
-                    may_adopt = true;
-                }
                 let reference = controller_reference(&*observed.set);
                 claim(context, pod, adoption(&reference, &pod.metadata)).await?;
             }
@@ -67,15 +71,6 @@ pub(super) async fn apply(
 
 fn pods_of(context: &Context, set: &ReplicaSet) -> Api<Pod> {
     Api::namespaced(context.client.clone(), &set.namespace().unwrap_or_default())
-}
-
-/// Nothing may be adopted by what the cache alone believes to be alive: the garbage collector would have to
-/// tell the Pods of a former ReplicaSet of the same name from those of this one.
-async fn check_alive(context: &Context, set: &ReplicaSet) -> Result<(), Error> {
-    let api: Api<ReplicaSet> = Api::namespaced(context.client.clone(), &set.namespace().unwrap_or_default());
-    let fresh = api.get_opt(&set.name_any()).await.map_err(Error::Claim)?;
-    let alive = |fresh: &ReplicaSet| fresh.uid() == set.uid() && fresh.metadata.deletion_timestamp.is_none();
-    if fresh.as_ref().is_some_and(alive) { Ok(()) } else { Err(Error::Gone) }
 }
 
 /// Changes the owners of a Pod. A Pod that is gone or another by now is no failure: the caches will tell.

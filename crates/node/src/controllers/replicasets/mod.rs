@@ -85,18 +85,14 @@ async fn reconcile(context: Arc<Context>, key: Key) -> Result<Requeue, Error> {
     let operations = plan::plan(&observed, now);
     let outcome = apply::apply(&context, &observed, &operations).await;
     // What was written is seen through the caches, which ask for the next reconcile.
-    let failure = match outcome {
-        Ok(()) if !operations.is_empty() => return Ok(Requeue::No),
-        Err(apply::Error::Claim(error)) => return Err(apply::Error::Claim(error).into()),
-        Ok(()) => None,
-        Err(error) => Some(error),
-    };
-    let next = status::next(&observed, failure.as_ref(), now);
+    if outcome.is_ok() && !operations.is_empty() {
+        return Ok(Requeue::No);
+    }
+    let failure = outcome.as_ref().err().and_then(|error| Some((error.reason()?, error.to_string())));
+    let next = status::next(&observed, failure, now);
     if let Some(status) = next.status {
         apply::write_status(&context, &observed, status).await.map_err(Error::Status)?;
     }
-    match failure {
-        Some(error) => Err(error.into()),
-        None => Ok(next.requeue),
-    }
+    outcome?;
+    Ok(next.requeue)
 }

@@ -2,17 +2,18 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSetCondition, ReplicaSetStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use super::super::counted;
 use super::super::pods::{Availability, availability, is_ready};
-use super::apply;
+use super::super::{counted, time};
 use super::observe::Observed;
 use super::plan::{active, terminating};
 use crate::controller::Requeue;
 
 const FAILURE: &str = "ReplicaFailure";
+
+/// The reason and the message of what failed.
+type Failure = (&'static str, String);
 
 pub(super) struct Next {
     /// The status to write, if it differs from the one that is there.
@@ -21,7 +22,7 @@ pub(super) struct Next {
     pub(super) requeue: Requeue,
 }
 
-pub(super) fn next(observed: &Observed, failure: Option<&apply::Error>, now: Timestamp) -> Next {
+pub(super) fn next(observed: &Observed, failure: Option<Failure>, now: Timestamp) -> Next {
     let pods = active(observed);
     let before = observed.set.status.clone().unwrap_or_default();
     let labels = observed.template().and_then(|template| template.metadata.as_ref()?.labels.as_ref());
@@ -52,18 +53,18 @@ pub(super) fn next(observed: &Observed, failure: Option<&apply::Error>, now: Tim
 
 fn conditions(
     before: &ReplicaSetStatus,
-    failure: Option<&apply::Error>,
+    failure: Option<Failure>,
     now: Timestamp,
 ) -> Option<Vec<ReplicaSetCondition>> {
     let mut conditions = before.conditions.clone().unwrap_or_default();
     let there = conditions.iter().any(|condition| condition.type_ == FAILURE);
     match failure {
-        Some(failure) if !there => conditions.push(ReplicaSetCondition {
+        Some((reason, message)) if !there => conditions.push(ReplicaSetCondition {
             type_: FAILURE.to_owned(),
             status: "True".to_owned(),
-            reason: Some(failure.reason().to_owned()),
-            message: Some(failure.to_string()),
-            last_transition_time: Some(Time(now)),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            last_transition_time: Some(time(now)),
         }),
         Some(_) => {}
         None => conditions.retain(|condition| condition.type_ != FAILURE),
