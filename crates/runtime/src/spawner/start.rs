@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 
 use super::channel::{self, Packet};
-use super::clone::{self, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
+use super::clone::{self, Ended, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
 use super::handle::Handle;
 use super::protocol::{Answer, Hello, Message};
 use super::{Options, scratch_directory};
@@ -69,9 +69,9 @@ impl Spawner {
             die_at: options.die_at.clone(),
         };
         let packet = Packet::new(&hello, Vec::new()).map_err(step("greeting the spawner"))?;
-        packet.send(&socket).map_err(|_| Error::SpawnerGone)?;
-        let answer = channel::receive(&socket).map_err(step("waiting for the spawner"))?;
-        match answer.ok_or(Error::SpawnerGone)?.read().map_err(step("waiting for the spawner"))? {
+        let answer = packet.send(&socket).and_then(|()| channel::receive(&socket));
+        let Ok(Some(answer)) = answer else { return Err(why_ended(&process)) };
+        match answer.read().map_err(step("waiting for the spawner"))? {
             Message::Answer { answer: Answer::Failed(failure), .. } => Err(failure.into()),
             _ => Ok(Self { socket, process, lock }),
         }
@@ -80,6 +80,19 @@ impl Spawner {
     /// Begins to talk to it. Needs a tokio runtime.
     pub fn into_handle(self) -> Result<Handle, Error> {
         Handle::new(self)
+    }
+}
+
+/// A clone that could not become the spawner ends with the error's number above this.
+const FAILED: i32 = 64;
+
+fn why_ended(process: &Child) -> Error {
+    match clone::wait(process.pidfd.as_fd()) {
+        Ok(Ended::Code(code)) if code > FAILED => {
+            let error = io::Error::from_raw_os_error(code - FAILED);
+            Error::Step { step: "executing the spawner", reason: error.to_string() }
+        }
+        _ => Error::SpawnerGone,
     }
 }
 
@@ -128,9 +141,10 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
     clone::clone(flags, None, || {
         // Other threads may exist in the parent, so nothing here allocates.
         if let Some((uids, gids)) = &maps
-            && map_user(uids, gids).is_err()
+            && let Err(error) = map_user(uids, gids)
         {
-            return;
+            // SAFETY: ends the copy at once.
+            unsafe { libc::_exit(FAILED + error.raw_os_error()) }
         }
         // SAFETY: plain system calls on this process; the strings and arrays were made before.
         unsafe {
@@ -142,6 +156,7 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
             }
             libc::syscall(libc::SYS_close_range, SOCKET + 1, u32::MAX, 0);
             libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+            libc::_exit(FAILED + *libc::__errno_location());
         }
     })
     .map_err(|error| refused(&error, rootless))
