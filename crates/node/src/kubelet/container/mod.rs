@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use agentcube_runtime::image::Config;
 
-pub(crate) use network_files::{Names, hosts, names, resolv_conf};
+pub(crate) use network_files::{Names, hosts, names};
 pub use support::Allowed;
 pub(crate) use support::refusal;
 

@@ -165,28 +165,6 @@ fn names_and_hosts() {
 }
 
 #[test]
-fn resolvers() {
-    let server = Ipv4Addr::new(10, 244, 0, 1);
-    let search = "search shop.svc.cluster.local svc.cluster.local cluster.local";
-    let own = json!({"nameservers": ["192.0.2.1"], "searches": ["x.test"], "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]});
-    let table = [
-        (json!({"containers": []}), format!("{search}\nnameserver 10.244.0.1\noptions ndots:5\n")),
-        (json!({"dnsPolicy": "Default", "containers": []}), "nameserver 10.244.0.1\n".into()),
-        (
-            json!({"dnsPolicy": "None", "dnsConfig": own, "containers": []}),
-            "search x.test\nnameserver 192.0.2.1\noptions ndots:2 edns0\n".into(),
-        ),
-        (
-            json!({"dnsConfig": own, "containers": []}),
-            format!("{search} x.test\nnameserver 10.244.0.1\nnameserver 192.0.2.1\noptions ndots:2 edns0\n"),
-        ),
-    ];
-    for (spec, text) in table {
-        assert_eq!(resolv_conf(&pod(spec.clone()), "cluster.local", server), text, "{spec}");
-    }
-}
-
-#[test]
 fn what_cannot_be_had_is_refused_by_name() {
     let plain = json!({"containers": [{"name": "c"}]});
     assert_eq!(refusal(pod(plain.clone()).spec.as_ref().unwrap()), None);

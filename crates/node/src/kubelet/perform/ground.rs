@@ -7,7 +7,7 @@ use agentcube_runtime::{Runtime, SandboxId, SandboxSpec};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Outcome, Parts, blocking, uid};
-use crate::kubelet::container::{Names, hosts, names, resolv_conf};
+use crate::kubelet::container::{Names, hosts, names};
 use crate::kubelet::machine::{Report, printed_pod};
 use crate::kubelet::worker::Ground;
 
@@ -87,11 +87,10 @@ async fn write_files(parts: &Arc<Parts>, pod: &Arc<Pod>, ground: &Ground) -> Res
     blocking(move || {
         let Ground { address, names, .. } = &ground;
         let Names { hostname, .. } = names.as_ref();
-        let resolv = resolv_conf(&pod, &parts.options.cluster_domain, parts.network.gateway());
         let files = [
             ("hosts", hosts(&pod, names, *address)),
             ("hostname", format!("{hostname}\n")),
-            ("resolv.conf", resolv),
+            ("resolv.conf", parts.network.resolv_conf(&pod)),
         ];
         let write = || -> std::io::Result<()> {
             let directory = parts.directories.etc(&uid(&pod))?;
