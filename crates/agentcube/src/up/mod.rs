@@ -110,10 +110,12 @@ async fn serve(
         banner(data, &lock.record(Phase::Ready, Some(cluster.address())), began.elapsed(), arguments);
     // Nobody may be listening any more, which is no reason to stop serving.
     let _unheard = output::write(banner.as_bytes());
+    tracing::info!(address = %cluster.address(), "ready");
     if arguments.background {
         detach::let_go()?;
     }
     signals.stop().await;
+    tracing::info!("stopping");
     lock.announce(Phase::Stopping, Some(cluster.address()))?;
     if !arguments.background {
         say("stopping; Ctrl-C again stops at once");
