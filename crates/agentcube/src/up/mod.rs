@@ -131,6 +131,7 @@ async fn serve(
         banner(data, &lock.record(Phase::Ready, Some(cluster.address())), began.elapsed(), arguments);
     // Nobody may be listening any more, which is no reason to stop serving.
     let _unheard = output::write(banner.as_bytes());
+    tracing::info!(address = %cluster.address(), "ready");
     if arguments.background {
         detach::let_go()?;
     }
@@ -138,6 +139,7 @@ async fn serve(
         () = signals.stop() => false,
         () = cluster.failed() => true,
     };
+    tracing::info!("stopping");
     lock.announce(Phase::Stopping, Some(cluster.address()))?;
     if !arguments.background && !failed {
         say("stopping; Ctrl-C again stops at once");
