@@ -301,4 +301,5 @@ fn says_why_there_is_no_spawner() {
     let error =
         Spawner::start(Path::new("/no/such/program"), &place.options).err().expect("there is no program");
     assert_eq!(error.to_string(), "executing the spawner: No such file or directory (os error 2)");
+    assert_eq!(place.found(), Found::default());
 }

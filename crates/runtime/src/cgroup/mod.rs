@@ -115,6 +115,16 @@ pub(crate) fn possible_directories(node: &str) -> io::Result<Vec<PathBuf>> {
     Ok(found.iter().flat_map(above).collect())
 }
 
+/// Whether this process itself is in a cgroup or below it.
+pub(crate) fn holds_us(directory: &Path) -> io::Result<bool> {
+    Ok(find()?.iter().any(|found| found.own.starts_with(directory)))
+}
+
+/// Lets go of the place where a node's own processes may have stood, if nobody stands there.
+pub(crate) fn remove_aside(directory: &Path) {
+    let _ = std::fs::remove_dir(unified::aside(directory));
+}
+
 fn find() -> io::Result<Vec<detect::Found>> {
     let cgroup = std::fs::read_to_string("/proc/self/cgroup")?;
     let mountinfo = std::fs::read_to_string("/proc/self/mountinfo")?;

@@ -51,35 +51,38 @@ impl Spawner {
         let lock = sweep::lock(&directory)?;
         sweep::sweep(&options.node, &directory)?;
         let cgroups = Tree::open(&options.node).map_err(step("finding the cgroups"))?;
-        let mut record = Record::new(cgroups.clone()).map_err(step("recording the start"))?;
-        record.write(&directory).map_err(step("recording the start"))?;
-        let rootless = !has_privileges();
-        let (socket, theirs) = channel::pair().map_err(step("making a socket"))?;
-        let process = Child { pidfd: launch(program, theirs, rootless)? };
-        clone::host_pid(process.pidfd.as_fd())
-            .and_then(|pid| record.set_spawner(pid))
-            .and_then(|()| record.write(&directory))
-            .map_err(step("recording the spawner"))?;
         let hello = Hello {
             node: options.node.clone(),
             directory,
-            rootless,
+            rootless: !has_privileges(),
             cgroups,
             spare_sandboxes: options.spare_sandboxes,
             die_at: options.die_at.clone(),
         };
-        let packet = Packet::new(&hello, Vec::new()).map_err(step("greeting the spawner"))?;
-        let answer = packet.send(&socket).and_then(|()| channel::receive(&socket));
-        let Ok(Some(answer)) = answer else { return Err(why_ended(&process)) };
-        match answer.read().map_err(step("waiting for the spawner"))? {
-            Message::Answer { answer: Answer::Failed(failure), .. } => Err(failure.into()),
-            _ => Ok(Self { socket, process, lock }),
-        }
+        greet(program, &hello, lock).inspect_err(|_| hello.cgroups.remove())
     }
 
     /// Begins to talk to it. Needs a tokio runtime.
     pub fn into_handle(self) -> Result<Handle, Error> {
         Handle::new(self)
+    }
+}
+
+fn greet(program: &Path, hello: &Hello, lock: Lock) -> Result<Spawner, Error> {
+    let mut record = Record::new(hello.cgroups.clone()).map_err(step("recording the start"))?;
+    record.write(&hello.directory).map_err(step("recording the start"))?;
+    let (socket, theirs) = channel::pair().map_err(step("making a socket"))?;
+    let process = Child { pidfd: launch(program, theirs, hello.rootless)? };
+    clone::host_pid(process.pidfd.as_fd())
+        .and_then(|pid| record.set_spawner(pid))
+        .and_then(|()| record.write(&hello.directory))
+        .map_err(step("recording the spawner"))?;
+    let packet = Packet::new(hello, Vec::new()).map_err(step("greeting the spawner"))?;
+    let answer = packet.send(&socket).and_then(|()| channel::receive(&socket));
+    let Ok(Some(answer)) = answer else { return Err(why_ended(&process)) };
+    match answer.read().map_err(step("waiting for the spawner"))? {
+        Message::Answer { answer: Answer::Failed(failure), .. } => Err(failure.into()),
+        _ => Ok(Spawner { socket, process, lock }),
     }
 }
 
