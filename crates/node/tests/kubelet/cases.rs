@@ -228,6 +228,11 @@ pub(crate) async fn runs_out_of_memory(cluster: Arc<Cluster>) -> Result<()> {
     let container = with(inside("c", &["eat"]), json!({"resources": {"limits": {"memory": "48Mi"}}}));
     cluster.create("eats", never(container)).await?;
     let end = ended(&cluster.until_phase("eats", "Failed").await?)?;
+    if !rustix::process::geteuid().is_root() {
+        // Without cgroups of our own the limit is one of address space, which programs see as a failed allocation.
+        ensure!(end.exit_code != 0, "{end:?}");
+        return Ok(());
+    }
     ensure!((end.exit_code, end.reason.as_deref()) == (137, Some("OOMKilled")), "{end:?}");
     Ok(())
 }
