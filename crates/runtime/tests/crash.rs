@@ -303,3 +303,13 @@ fn says_why_there_is_no_spawner() {
     assert_eq!(error.to_string(), "executing the spawner: No such file or directory (os error 2)");
     assert_eq!(place.found(), Found::default());
 }
+
+#[tokio::test]
+async fn sweeps_what_other_runtimes_left_in_other_hierarchies() {
+    let place = Place::new("others");
+    let left = Path::new("/sys/fs/cgroup/freezer").join(format!("agentcube-{}", place.options.node));
+    if std::fs::create_dir_all(left.join("container")).is_err() {
+        return; // Not a machine with cgroup v1, or not ours to make.
+    }
+    place.assert_clean_after_next_start().await;
+}

@@ -1,9 +1,11 @@
 //! Starts the spawner, from the node.
 
 use std::ffi::{CStr, CString};
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -119,6 +121,8 @@ fn prepare_directory(directory: &Path) -> Result<std::path::PathBuf, Error> {
         for below in [scratch_directory(directory), directory.join("template")] {
             std::fs::create_dir_all(below)?;
         }
+        // What containers write is nobody else's on this machine.
+        std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
         directory.canonicalize()
     };
     make().map_err(|error: io::Error| Error::Step {
