@@ -253,6 +253,20 @@ async fn a_link_in_an_image_leads_no_mount_out_of_it() {
 }
 
 #[tokio::test]
+async fn a_link_in_a_volume_leads_no_mount_out_of_it() {
+    let node = Node::start();
+    let (sandbox, _sockets) = node.sandbox("pod").await;
+    let volume = node.directory().join("volume");
+    std::fs::create_dir(&volume).unwrap();
+    // As a container that shares the volume would do it, in place of a directory that was asked for.
+    std::os::unix::fs::symlink("/etc", volume.join("part")).unwrap();
+    let mut spec = node.spec("a", &sandbox, &["read", "/data/passwd"]);
+    spec.mounts.push(bind(&volume.join("part"), Path::new("/data"), true));
+    assert!(node.run(spec).await.is_err(), "the link was followed");
+    node.handle.stop().await;
+}
+
+#[tokio::test]
 async fn a_working_directory_leads_through_no_descriptor_of_ours() {
     let node = Node::start();
     let (sandbox, _sockets) = node.sandbox("pod").await;

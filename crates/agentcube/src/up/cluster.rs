@@ -47,7 +47,7 @@ pub(super) fn start_spawner(data: &DataDir) -> anyhow::Result<Spawner> {
 }
 
 fn this_program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("cannot find this program")
+    std::env::current_exe().and_then(|path| path.canonicalize()).context("cannot find this program")
 }
 
 /// Tells the cgroups of this data directory from those of others (FNV-1a: the same in every release).

@@ -85,7 +85,7 @@ fn outside(filter: &str) -> Result<()> {
     let (shared, restarted) = (start("shared")?, start("restarted")?);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut failures = Vec::new();
+        let mut told = Told::default();
         let cluster = Arc::new(Cluster::start(shared.into_handle()?, directory.path().join("a")).await?);
         let mut running = JoinSet::new();
         for (name, case) in CASES.iter().filter(|(name, _)| name.contains(filter)) {
@@ -97,10 +97,10 @@ fn outside(filter: &str) -> Result<()> {
         }
         while let Some(ended) = running.join_next().await {
             let (name, outcome) = ended?;
-            tell(name, &outcome, &mut failures);
+            told.tell(name, &outcome);
         }
         if let Some(cluster) = Arc::into_inner(cluster) {
-            tell("nothing_is_left", &cluster.stop().await, &mut failures);
+            told.tell("nothing_is_left", &cluster.stop().await);
         }
         let name = "a_restart_starts_pods_again";
         if name.contains(filter) {
@@ -108,19 +108,38 @@ fn outside(filter: &str) -> Result<()> {
             let case = Box::pin(cases::a_restart_starts_pods_again(spawner, place));
             let outcome =
                 tokio::time::timeout(LIMIT, case).await.context("it hangs").and_then(|outcome| outcome);
-            tell(name, &outcome, &mut failures);
+            told.tell(name, &outcome);
         }
-        anyhow::ensure!(failures.is_empty(), "failed: {}", failures.join(", "));
-        Ok(())
+        told.conclude()
     })
 }
 
-fn tell(name: &'static str, outcome: &Result<()>, failures: &mut Vec<&'static str>) {
-    match outcome {
-        Ok(()) => println!("test {name} ... ok"),
-        Err(error) => {
-            println!("test {name} ... FAILED: {error:?}");
-            failures.push(name);
+/// What was said of the tests so far, in the words of other test programs.
+#[derive(Default)]
+struct Told {
+    passed: usize,
+    failures: Vec<&'static str>,
+}
+
+impl Told {
+    fn tell(&mut self, name: &'static str, outcome: &Result<()>) {
+        match outcome {
+            Ok(()) => {
+                println!("test {name} ... ok");
+                self.passed += 1;
+            }
+            Err(error) => {
+                println!("test {name} ... FAILED: {error:?}");
+                self.failures.push(name);
+            }
         }
+    }
+
+    fn conclude(self) -> Result<()> {
+        let verdict = if self.failures.is_empty() { "ok" } else { "FAILED" };
+        let (passed, failed) = (self.passed, self.failures.len());
+        println!("test result: {verdict}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out");
+        anyhow::ensure!(self.failures.is_empty(), "failed: {}", self.failures.join(", "));
+        Ok(())
     }
 }

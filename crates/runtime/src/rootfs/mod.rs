@@ -9,7 +9,7 @@ pub(crate) mod template;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, symlinkat};
 use rustix::mount::{UnmountFlags, unmount};
 
 use self::mount::{Extent, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
@@ -113,8 +113,9 @@ impl Builder<'_> {
             mount::attach(temporary, place).during_at(Step::Root, "/tmp")?;
         }
         for directory in also {
-            let mount =
-                Mount { target: directory.clone(), source: Source::Bind(directory.clone()), read_only: true };
+            // The operator's own choice: links in it are followed.
+            let source = directory.canonicalize().during_at(Step::System, directory.display())?;
+            let mount = Mount { target: directory.clone(), source: Source::Bind(source), read_only: true };
             self.mount(&root, &mount)?;
         }
         Ok(root)
@@ -255,7 +256,7 @@ impl Builder<'_> {
         let about = mount.target.display();
         let (tree, kind) = match &mount.source {
             Source::Bind(source) => {
-                let tree = mount::copy_tree(CWD, source)
+                let tree = bind_source(source)
                     .during_at(Step::Mount, format_args!("{} to {about}", source.display()))?;
                 let kind = template::kind(&tree).during_at(Step::Mount, &about)?;
                 (tree, kind)
@@ -285,4 +286,12 @@ impl Built {
         unmount(c".", UnmountFlags::DETACH).during(Step::Pivot)?;
         rustix::process::chdir(c"/").during(Step::Pivot)
     }
+}
+
+/// What is to be mounted, opened without following any link: a container that shares a volume may put one there at any
+/// moment, and it would lead out of the volume.
+fn bind_source(path: &Path) -> std::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let source = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    mount::copy_tree(source, c"")
 }

@@ -6,11 +6,11 @@ use futures_util::future::join_all;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::Value;
 
 use super::super::ownership::{adoption, controller_reference, release};
-use super::super::{is_current, is_namespace_ending, pods, reason_of};
+use super::super::{is_current, is_namespace_ending, pods, reason_of, refusal};
 use super::Context;
 use super::observe::Observed;
 use super::plan::Operation;
@@ -119,16 +119,17 @@ async fn create_one(context: &Context, api: &Api<Pod>, set: &ReplicaSet, pod: &P
 }
 
 async fn delete(context: &Context, set: &ReplicaSet, pod: &Arc<Pod>) -> Result<(), Error> {
-    let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
-    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    match pods_of(context, set).delete(&pod.name_any(), &parameters).await {
+    let (api, name, uid) = (pods_of(context, set), pod.name_any(), pod.uid().unwrap_or_default());
+    let refusal = match api.delete(&name, &refusal::only(uid.clone())).await {
         Ok(answer) => {
             context.caches.pods.deleted(pod, answer.left());
-            context.events.normal(set, "SuccessfulDelete", format!("Deleted pod: {}", pod.name_any()));
-            Ok(())
+            context.events.normal(set, "SuccessfulDelete", format!("Deleted pod: {name}"));
+            return Ok(());
         }
-        // Not found, or another Pod of the same name by now.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+        Err(refusal) => refusal,
+    };
+    match refusal::is_gone(&api, &name, &uid, refusal).await {
+        Ok(()) => {
             context.caches.pods.gone(pod);
             Ok(())
         }
