@@ -74,6 +74,23 @@ async fn a_directory_opens_again_as_soon_as_its_server_is_shut_down() {
     }
 }
 
+/// The mark that a Pod gets before it goes is not a change that the caller's version has to answer for.
+#[tokio::test]
+async fn a_pod_that_has_ended_goes_with_the_version_that_was_named() {
+    let server = Server::builder().memory().embed().await.unwrap();
+    let (front, pods) = (server.front(), "/api/v1/namespaces/default/pods");
+    let spec = json!({"containers": [{"name": "c", "image": "i"}]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec});
+    let (_, pod) = ask(&front, Method::POST, pods, Some(("application/json", pod))).await;
+    let options = json!({"preconditions": {"resourceVersion": pod["metadata"]["resourceVersion"]}});
+    let body = Some(("application/json", options));
+    let (status, answer) = ask(&front, Method::DELETE, &format!("{pods}/a"), body).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let (status, _) = ask(&front, Method::GET, &format!("{pods}/a"), None).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    server.shutdown().await;
+}
+
 fn widgets(size: Value) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

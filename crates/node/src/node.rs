@@ -1,5 +1,6 @@
 //! The parts of the node, wired to each other and to the API server.
 
+use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -73,6 +74,7 @@ impl Node {
         };
 
         let sandboxes: Arc<dyn Sandboxes> = Arc::new(spawner.clone());
+        let api_port = options.network.api_server.map(|address| address.port());
         let network = Network::new(options.network, sandboxes.clone());
         let (followed, until) = (network.clone(), shutdown.clone());
         let for_network = network::Caches {
@@ -85,6 +87,15 @@ impl Node {
         tasks.spawn(async move { followed.follow(for_network, until).await });
 
         controllers::spawn(&client, &caches, &mut tasks, &shutdown);
+        if let Some(port) = api_port {
+            let address = SocketAddrV4::new(network.gateway(), port);
+            tasks.spawn(controllers::services::run(
+                client.clone(),
+                caches.clone(),
+                address,
+                shutdown.clone(),
+            ));
+        }
         let for_volumes = volumes::Caches {
             pods: caches.pods.clone(),
             claims: caches.claims.clone(),
@@ -116,16 +127,16 @@ impl Node {
         let scheduler = Scheduler::new(client.clone(), for_scheduler, options.scheduler, events);
         tasks.spawn(scheduler.run(shutdown.clone()));
 
-        let kubelet = Kubelet::new(
-            options.kubelet,
-            client.clone(),
-            for_kubelet,
-            recorder("kubelet", Some(&name)),
+        let tools = kubelet::Tools {
+            client: client.clone(),
+            caches: for_kubelet,
+            recorder: recorder("kubelet", Some(&name)),
             handlers,
             sandboxes,
-            network.clone(),
+            network: network.clone(),
             images,
-        )?;
+        };
+        let kubelet = Kubelet::new(options.kubelet, tools)?;
         let hooks = Hooks {
             logs: Some(Arc::new(PodLogs(kubelet.logs()))),
             exec: Some(Arc::new(PodExec::new(kubelet.living(), kubelet.logs()))),

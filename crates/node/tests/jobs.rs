@@ -2,6 +2,7 @@
 //! the controllers are killed at any point, every Pod is counted exactly once and never too many are at work.
 
 use std::collections::{HashMap, HashSet};
+use std::thread::JoinHandle;
 
 use agentcube_apiserver::Server;
 use agentcube_apiserver::faults::Plan;
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,28 +22,21 @@ const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 struct Cluster {
     server: Server,
     client: Client,
-    tasks: JoinSet<()>,
-    shutdown: CancellationToken,
+    controllers: Option<Controllers>,
 }
 
 impl Cluster {
     async fn start() -> Self {
         let server = Server::builder().memory().embed().await.expect("an embedded server");
         let client = Client::new(server.front(), "default");
-        let mut cluster = Self { server, client, tasks: JoinSet::new(), shutdown: CancellationToken::new() };
-        cluster.controllers();
-        cluster
-    }
-
-    fn controllers(&mut self) {
-        let caches = Caches::start(&self.client, &mut self.tasks, &self.shutdown);
-        spawn(&self.client, &caches, &mut self.tasks, &self.shutdown);
+        let controllers = Some(Controllers::start(&server));
+        Self { server, client, controllers }
     }
 
     /// Ends the controllers wherever they are, and starts new ones that know nothing.
-    async fn crash(&mut self) {
-        self.tasks.shutdown().await;
-        self.controllers();
+    fn crash(&mut self) {
+        drop(self.controllers.take());
+        self.controllers = Some(Controllers::start(&self.server));
     }
 
     fn jobs(&self) -> Api<Job> {
@@ -50,6 +45,42 @@ impl Cluster {
 
     fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), "default")
+    }
+}
+
+/// The controllers in a runtime with one thread, so that nothing of them goes on once it is gone: as if they were a
+/// process that is killed.
+struct Controllers {
+    alive: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Controllers {
+    fn start(server: &Server) -> Self {
+        let (alive, killed) = oneshot::channel();
+        let front = server.front();
+        let thread = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let client = Client::new(front, "default");
+                let (mut tasks, shutdown) = (JoinSet::new(), CancellationToken::new());
+                let caches = Caches::start(&client, &mut tasks, &shutdown);
+                spawn(&client, &caches, &mut tasks, &shutdown);
+                // An error says that the other end is gone, which is the signal.
+                let _ = killed.await;
+            });
+        });
+        Self { alive: Some(alive), thread: Some(thread) }
+    }
+}
+
+impl Drop for Controllers {
+    fn drop(&mut self) {
+        drop(self.alive.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the controllers did not panic");
+        }
     }
 }
 
@@ -97,7 +128,12 @@ fn condition(job: &Job, kind: &str) -> bool {
 }
 
 /// Plays the node: every Pod fails or succeeds as `ends` says in turn. Returns the Job once it has ended.
-async fn play(cluster: &mut Cluster, name: &str, ends: &[&str], crash_every: usize) -> (Job, HashMap<String, String>) {
+async fn play(
+    cluster: &mut Cluster,
+    name: &str,
+    ends: &[&str],
+    crash_every: usize,
+) -> (Job, HashMap<String, String>) {
     let mut ended: HashMap<String, String> = HashMap::new();
     let mut turn = 0;
     loop {
@@ -123,7 +159,7 @@ async fn play(cluster: &mut Cluster, name: &str, ends: &[&str], crash_every: usi
             });
             ended.insert(pod.uid().expect("a uid"), phase.to_owned());
             if crash_every > 0 && turn % crash_every == 0 {
-                cluster.crash().await;
+                cluster.crash();
             }
         }
         tokio::task::yield_now().await;
@@ -169,15 +205,23 @@ async fn every_index_succeeds_once_whatever_fails() {
     let mut cluster = Cluster::start().await;
     let spec = json!({"completions": 8, "parallelism": 3, "completionMode": "Indexed", "backoffLimit": 100});
     cluster.jobs().create(&PostParams::default(), &job("indexed", spec)).await.expect("created");
-    cluster.server.api().faults().set(Plan { seed: 7, lost_reply: 0.1, internal: 0.1, drop_watch: 0.1, ..Plan::default() });
+    cluster.server.api().faults().set(Plan {
+        seed: 7,
+        lost_reply: 0.1,
+        internal: 0.1,
+        drop_watch: 0.1,
+        ..Plan::default()
+    });
     let (job, ended) = play(&mut cluster, "indexed", &["Failed", "Succeeded"], 4).await;
     cluster.server.api().faults().clear();
     let status = job.status.expect("a status");
     assert_eq!((status.succeeded, status.completed_indexes.as_deref()), (Some(8), Some("0-7")));
     assert_eq!(status.failed, count(&ended, "Failed"));
     let pods = cluster.pods().list(&ListParams::default()).await.expect("a list").items;
-    let succeeded = pods.iter().filter(|pod| ended.get(&pod.uid().expect("a uid")).is_some_and(|end| end == "Succeeded"));
-    let indexes: HashSet<&String> = succeeded.map(|pod| &pod.annotations()["batch.kubernetes.io/job-completion-index"]).collect();
+    let succeeded =
+        pods.iter().filter(|pod| ended.get(&pod.uid().expect("a uid")).is_some_and(|end| end == "Succeeded"));
+    let indexes: HashSet<&String> =
+        succeeded.map(|pod| &pod.annotations()["batch.kubernetes.io/job-completion-index"]).collect();
     assert_eq!(indexes.len(), 8);
 }
 

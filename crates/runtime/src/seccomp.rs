@@ -137,7 +137,7 @@ fn refused_arguments(capabilities: &BTreeSet<Capability>) -> Vec<(libc::c_long, 
     refused
 }
 
-/// A loaded filter's text. Making it is the costly part for us, so it is made once per set of capabilities.
+/// The filter as a program for the kernel.
 #[derive(Clone)]
 pub(crate) struct Filter(Vec<sock_filter>);
 

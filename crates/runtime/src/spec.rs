@@ -153,6 +153,7 @@ pub struct Capability(pub u8);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSpec {
     pub args: Vec<String>,
+    /// Besides the container's own; of the same name, these win.
     pub env: Vec<(String, String)>,
     pub cwd: Option<PathBuf>,
     /// Instead of the container's own.

@@ -116,7 +116,12 @@ pub(crate) fn sweep(node: &str, directory: &Path) -> Result<(), Error> {
     let mut groups: Vec<_> = recorded.map(Path::to_owned).collect();
     groups.extend(cgroup::possible_directories(node).map_err(|error| failed(directory, error))?);
     for group in groups {
+        // A node in a container of a node of the same name: what is around it is not its own.
+        if cgroup::holds_us(&group).map_err(|error| failed(&group, error))? {
+            continue;
+        }
         sweep_group(&group).map_err(|error| failed(&group, error))?;
+        cgroup::remove_aside(&group);
     }
     let scratch = scratch_directory(directory);
     let entries = match fs::read_dir(&scratch) {

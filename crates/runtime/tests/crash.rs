@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio as Pipe};
 
 use agentcube_runtime::spawner::{Options, Spawner};
 use agentcube_runtime::{ContainerId, Error, Exit, Process, Runtime, SandboxId, Sandboxes, Stdio};
-use harness::{Node, is_root, pipe, probe, read_until};
+use harness::{Node, copy_program, is_root, pipe, probe, read_until};
 
 const KILLED: Exit = Exit { code: 137, signal: Some(9), out_of_memory: false };
 
@@ -39,7 +39,7 @@ struct Found {
 impl Place {
     fn new(name: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::copy(probe(), directory.path().join("probe")).unwrap();
+        copy_program(Path::new(&probe()), &directory.path().join("probe"));
         let options =
             Options::new(format!("crash-{name}-{}", std::process::id()), directory.path().join("runtime"));
         Self { directory, options, devices: devices() }
@@ -292,5 +292,24 @@ async fn a_second_node_is_refused_the_directory_of_the_first() {
     assert!(matches!(error, Error::Invalid(_)), "{error:?}");
     assert_eq!(place.found().scratch.len(), 1, "nothing of the first was swept");
     node.handle.stop().await;
+    place.assert_clean_after_next_start().await;
+}
+
+#[test]
+fn says_why_there_is_no_spawner() {
+    let place = Place::new("missing");
+    let error =
+        Spawner::start(Path::new("/no/such/program"), &place.options).err().expect("there is no program");
+    assert_eq!(error.to_string(), "executing the spawner: No such file or directory (os error 2)");
+    assert_eq!(place.found(), Found::default());
+}
+
+#[tokio::test]
+async fn sweeps_what_other_runtimes_left_in_other_hierarchies() {
+    let place = Place::new("others");
+    let left = Path::new("/sys/fs/cgroup/freezer").join(format!("agentcube-{}", place.options.node));
+    if std::fs::create_dir_all(left.join("container")).is_err() {
+        return; // Not a machine with cgroup v1, or not ours to make.
+    }
     place.assert_clean_after_next_start().await;
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use agentcube_runtime::spec::{Resources, User};
 use agentcube_runtime::{ContainerSpec, SandboxId};
-use harness::{Node, bind, is_root, probe};
+use harness::{Node, bind, copy_program, is_root, probe};
 
 #[test]
 fn without_root() {
@@ -171,7 +171,7 @@ async fn becomes_no_other_user() {
     let (sandbox, _sockets) = node.sandbox("pod").await;
     let marked = node.directory().join("marked");
     std::fs::create_dir(&marked).unwrap();
-    std::fs::copy(probe(), marked.join("probe")).unwrap();
+    copy_program(Path::new(&probe()), &marked.join("probe"));
     std::fs::set_permissions(marked.join("probe"), std::fs::Permissions::from_mode(0o4755)).unwrap();
     // Even where privileges may be gained: what is mounted from the machine gives none.
     for no_new_privileges in [true, false] {

@@ -290,6 +290,7 @@ async fn executes_more_programs_in_a_container() {
     let node = Node::start();
     let (sandbox, _sockets) = node.sandbox("my-pod").await;
     let mut spec = node.spec("a", &sandbox, &["wait"]);
+    spec.env.extend(["A", "B"].map(|name| (name.to_owned(), "container".to_owned())));
     spec.user = User { uid: 1000, gid: 1000, groups: Vec::new() };
     let ((stdin, keep), (read, stdout)) = (pipe(), pipe());
     let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None };
@@ -311,6 +312,8 @@ async fn executes_more_programs_in_a_container() {
         let (exit, output) = exec_output(&node, &id, exec(attempt)).await.unwrap();
         assert_eq!(exit.code, 0, "{attempt:?}: {output}");
     }
+    let both = ExecSpec { env: vec![("A".to_owned(), "exec".to_owned())], ..exec(&["variables"]) };
+    assert_eq!(exec_output(&node, &id, both).await.unwrap().1, "A=exec B=container PATH=/usr/bin:/bin\n");
     let mut missing = exec(&[]);
     missing.args = vec!["nothing".to_owned()];
     let error = exec_output(&node, &id, missing).await.unwrap_err();

@@ -81,8 +81,15 @@ pub(crate) struct Discovery(Vec<Kind>);
 
 impl Discovery {
     pub(crate) async fn fetch(server: &Server) -> Result<Self, Error> {
-        let mut kinds = parse(&server.get_as("/api", AGGREGATED).await?);
-        kinds.extend(parse(&server.get_as("/apis", AGGREGATED).await?));
+        let mut kinds = Vec::new();
+        for path in ["/api", "/apis"] {
+            let document = server.get_as(path, AGGREGATED).await?;
+            if document["kind"] != "APIGroupDiscoveryList" {
+                let reason = "it does not say what it serves; Kubernetes 1.30 or later does".to_owned();
+                return Err(Error::Garbled { address: server.address().to_owned(), reason });
+            }
+            kinds.extend(parse(&document));
+        }
         Ok(Self(kinds))
     }
 
@@ -257,6 +264,19 @@ mod tests {
         assert_eq!(deployment.called("a"), "deployment.apps/a");
         deployment.namespaced = false;
         assert_eq!(deployment.path(Some("n"), None), "/apis/apps/v1/deployments");
+    }
+
+    #[test]
+    fn documents_are_read() {
+        let document = serde_json::json!({"kind": "APIGroupDiscoveryList", "items": [{
+            "metadata": {"name": "apps"},
+            "versions": [{"version": "v1", "resources": [{
+                "resource": "deployments", "responseKind": {"kind": "Deployment"}, "scope": "Namespaced",
+                "singularResource": "deployment", "shortNames": ["deploy"], "categories": ["all"], "verbs": ["list"],
+            }]}],
+        }]});
+        assert_eq!(parse(&document), [kind("apps", "v1", "Deployment", "deployments", &["deploy"])]);
+        assert_eq!(parse(&serde_json::json!({"kind": "APIVersions"})), []);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) enum Error {
     Unreachable { address: String, reason: String },
     #[error("{address} gave no answer within {seconds} s")]
     Silent { address: String, seconds: u64 },
-    #[error("{address} answered what is no Kubernetes API: {reason}")]
+    #[error("{address} answered what no API server of Kubernetes should: {reason}")]
     Garbled { address: String, reason: String },
 }
 

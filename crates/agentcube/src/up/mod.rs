@@ -84,6 +84,7 @@ pub(crate) fn run(
         rustix::process::setsid().context("cannot leave the terminal's session")?;
     }
     let lock = Lock::take(&data)?;
+    raise_open_files();
     // While there is one thread: what it starts ends with the thread that started it, and must not inherit others.
     let spawner = cluster::start_spawner(&data)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -93,6 +94,16 @@ pub(crate) fn run(
     runtime.shutdown_background();
     lock.release();
     outcome
+}
+
+/// Each connection of a Pod takes two; what the machine allows is not always what it begins with.
+fn raise_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "cannot raise the number of open files");
+    }
 }
 
 async fn serve(
@@ -120,6 +131,7 @@ async fn serve(
         banner(data, &lock.record(Phase::Ready, Some(cluster.address())), began.elapsed(), arguments);
     // Nobody may be listening any more, which is no reason to stop serving.
     let _unheard = output::write(banner.as_bytes());
+    tracing::info!(address = %cluster.address(), "ready");
     if arguments.background {
         detach::let_go()?;
     }
@@ -127,6 +139,7 @@ async fn serve(
         () = signals.stop() => false,
         () = cluster.failed() => true,
     };
+    tracing::info!("stopping");
     lock.announce(Phase::Stopping, Some(cluster.address()))?;
     if !arguments.background && !failed {
         say("stopping; Ctrl-C again stops at once");

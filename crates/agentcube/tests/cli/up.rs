@@ -67,6 +67,8 @@ fn a_life_in_the_background() {
     assert_eq!(status(&home)["pid"], first["pid"], "the first still runs");
 
     assert!(home.run(&["down"]).well().contains("has stopped"));
+    let log = std::fs::read_to_string(home.data_dir().join("up.log")).unwrap();
+    assert!(log.contains(" ready ") && log.contains("stopping") && !log.contains('\x1b'), "{log}");
     assert_eq!(status(&home)["running"], false);
     let told = home.run(&["down"]).fails(3);
     assert!(told.contains("does not run"), "{told}");

@@ -63,7 +63,11 @@ impl Caches {
 }
 
 /// A cache, and the task that keeps it current.
-pub(crate) fn start<K: Object>(client: &Client, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) -> Cache<K> {
+pub(crate) fn start<K: Object>(
+    client: &Client,
+    tasks: &mut JoinSet<()>,
+    shutdown: &CancellationToken,
+) -> Cache<K> {
     let cache = Cache::new(client.clone(), watcher::Config::default());
     tasks.spawn(cache.clone().run(shutdown.clone()));
     cache

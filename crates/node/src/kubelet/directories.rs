@@ -24,7 +24,10 @@ impl Directories {
     fn pod(&self, uid: &str) -> io::Result<PathBuf> {
         let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
         if uid.is_empty() || !uid.bytes().all(plain) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{uid:?} is not the uid of a Pod")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{uid:?} is not the uid of a Pod"),
+            ));
         }
         Ok(self.pods.join(uid))
     }
@@ -108,9 +111,9 @@ mod tests {
         let directories = Directories::new(dir.path()).unwrap();
         for uid in ["a", "b"] {
             directories.run(uid, "r").unwrap();
-            directories.logs(uid, "c").unwrap();
+            fs::create_dir_all(dir.path().join("pods").join(uid).join("logs/c")).unwrap();
         }
-        fs::set_permissions(dir.path().join("pods/b/runs/r"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(dir.path().join("pods/b/runs/r"), fs::Permissions::from_mode(0o000)).unwrap();
         directories.sweep(&BTreeSet::from(["a".to_owned()])).unwrap();
         let exists = |path: &str| dir.path().join("pods").join(path).exists();
         assert_eq!([exists("a/logs/c"), exists("a/runs"), exists("b")], [true, false, false]);

@@ -98,6 +98,19 @@ impl Options {
     }
 }
 
+/// What a kubelet is given to work with.
+pub struct Tools {
+    pub client: Client,
+    /// Kept running by the caller.
+    pub caches: Caches,
+    pub recorder: Recorder,
+    /// The runtimes by the handlers of RuntimeClasses.
+    pub handlers: Handlers,
+    pub sandboxes: Arc<dyn Sandboxes>,
+    pub network: Network,
+    pub images: Store,
+}
+
 /// Why a kubelet could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -136,20 +149,13 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// Prepares the directories; nothing runs before [`Kubelet::run`]. `caches` must be kept running by the caller.
-    pub fn new(
-        options: Options,
-        client: Client,
-        caches: Caches,
-        recorder: Recorder,
-        handlers: Handlers,
-        sandboxes: Arc<dyn Sandboxes>,
-        network: Network,
-        images: Store,
-    ) -> Result<Self, Error> {
+    /// Prepares the directories; nothing runs before [`Kubelet::run`].
+    pub fn new(options: Options, tools: Tools) -> Result<Self, Error> {
+        let Tools { client, caches, recorder, handlers, sandboxes, network, images } = tools;
         let at = |path: PathBuf| move |source| Error::Directory { path, source };
         let directories = Directories::new(&options.data_dir).map_err(at(options.data_dir.clone()))?;
-        let lookup: Arc<dyn Lookup> = Arc::new(caches::View::new(caches.clone(), registration::allocatable(&options)));
+        let lookup: Arc<dyn Lookup> =
+            Arc::new(caches::View::new(caches.clone(), registration::allocatable(&options)));
         let for_volumes = options.volumes();
         let directory = for_volumes.directory.clone();
         let volumes = Volumes::new(for_volumes, lookup.clone()).map_err(at(directory))?;

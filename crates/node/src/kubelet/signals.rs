@@ -1,9 +1,9 @@
 //! Signals by name, as images and Pods write them.
 
 const NAMES: [&str; 31] = [
-    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
-    "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF",
-    "WINCH", "IO", "PWR", "SYS",
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+    "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+    "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
 ];
 
 pub(crate) const TERM: i32 = 15;
@@ -30,7 +30,8 @@ mod tests {
 
     #[test]
     fn names_and_numbers() {
-        let table = [("SIGTERM", 15), ("term", 15), ("9", 9), ("SIGSYS", 31), ("SIGRTMIN+3", 37), ("CHLD", 17)];
+        let table =
+            [("SIGTERM", 15), ("term", 15), ("9", 9), ("SIGSYS", 31), ("SIGRTMIN+3", 37), ("CHLD", 17)];
         for (name, expected) in table {
             assert_eq!(number(name), Some(expected), "{name}");
         }

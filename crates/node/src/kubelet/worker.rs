@@ -246,10 +246,19 @@ impl Worker {
                 self.pulls.insert(container, pull);
             }
             Operation::Start { attempt, container } => {
-                let (Some(ground), Some(image)) = (self.ground.clone(), self.images.get(&container).cloned()) else {
+                let (Some(ground), Some(image)) = (self.ground.clone(), self.images.get(&container).cloned())
+                else {
                     return;
                 };
-                let run = perform::Start { parts, pod, spec, attempt, ground, image, prepared: self.prepared.clone() };
+                let run = perform::Start {
+                    parts,
+                    pod,
+                    spec,
+                    attempt,
+                    ground,
+                    image,
+                    prepared: self.prepared.clone(),
+                };
                 self.tasks.spawn(run.perform());
             }
             Operation::AnnounceBackOff { message, .. } => self.announce(&spec, message),

@@ -18,9 +18,15 @@ fn never(container: Value) -> Value {
 }
 
 fn with(mut container: Value, more: Value) -> Value {
-    let all = container.as_object_mut().unwrap();
-    all.extend(more.as_object().unwrap().clone());
+    if let (Value::Object(all), Value::Object(more)) = (&mut container, more) {
+        all.extend(more);
+    }
     container
+}
+
+/// A probe or hook that runs this program.
+fn command(words: &[&str]) -> Value {
+    json!({"exec": {"command": inside("", words)["command"]}})
 }
 
 fn ended(pod: &Pod) -> Result<ContainerStateTerminated> {
@@ -35,8 +41,11 @@ fn running(pod: &Pod) -> bool {
     first(pod).state.is_some_and(|state| state.running.is_some())
 }
 
-async fn gone(cluster: &Cluster, name: &str) -> Result<Pod> {
-    cluster.until(name, |pod| pod.is_none()).await?.context("it was there")
+/// Deletes a Pod and waits until it is gone; its last version.
+async fn ends(cluster: &Cluster, name: &str, grace: u32) -> Result<Pod> {
+    let version = cluster.version().await?;
+    cluster.delete(name, Some(grace)).await?;
+    cluster.follow(name, &version, None, |pod| pod.is_none()).await?.context("it was there")
 }
 
 pub(crate) async fn runs_to_completion(cluster: Arc<Cluster>) -> Result<()> {
@@ -62,7 +71,10 @@ pub(crate) async fn runs_to_completion(cluster: Arc<Cluster>) -> Result<()> {
 }
 
 pub(crate) async fn fails_and_stays_failed(cluster: Arc<Cluster>) -> Result<()> {
-    let container = with(inside("c", &["say", "what went wrong", "3"]), json!({"terminationMessagePolicy": "FallbackToLogsOnError"}));
+    let container = with(
+        inside("c", &["say", "what went wrong", "3"]),
+        json!({"terminationMessagePolicy": "FallbackToLogsOnError"}),
+    );
     cluster.create("fails", never(container)).await?;
     let pod = cluster.until_phase("fails", "Failed").await?;
     let end = ended(&pod)?;
@@ -73,14 +85,21 @@ pub(crate) async fn fails_and_stays_failed(cluster: Arc<Cluster>) -> Result<()> 
 
 pub(crate) async fn backs_off(cluster: Arc<Cluster>) -> Result<()> {
     cluster.create("crashes", json!({"containers": [inside("c", &["exit", "1"])]})).await?;
-    let pod = cluster.until_pod("crashes", |pod| waiting(pod) == "CrashLoopBackOff" && restarts(pod) >= 2).await?;
+    let pod =
+        cluster.until_pod("crashes", |pod| waiting(pod) == "CrashLoopBackOff" && restarts(pod) >= 2).await?;
     let status = first(&pod);
     let message = status.state.and_then(|it| it.waiting).and_then(|it| it.message).context("a message")?;
-    ensure!(message.starts_with("back-off ") && message.contains("restarting failed container=c pod=crashes_default("), "{message}");
+    ensure!(
+        message.starts_with("back-off ")
+            && message.contains("restarting failed container=c pod=crashes_default("),
+        "{message}"
+    );
     ensure!(phase(&pod) == "Running" && !ready(&pod), "{:?}", pod.status);
     let last = status.last_state.and_then(|it| it.terminated).context("the run before")?;
     ensure!((last.exit_code, last.reason.as_deref()) == (1, Some("Error")), "{last:?}");
-    cluster.until_event("crashes", "BackOff", "Back-off restarting failed container c in pod crashes_default").await?;
+    cluster
+        .until_event("crashes", "BackOff", "Back-off restarting failed container c in pod crashes_default")
+        .await?;
     cluster.delete("crashes", None).await?;
     gone(&cluster, "crashes").await?;
     Ok(())
@@ -119,11 +138,13 @@ async fn turn(cluster: &Cluster, pod: &Pod, path: &str) -> Result<()> {
 }
 
 pub(crate) async fn readiness_follows_the_probe(cluster: Arc<Cluster>) -> Result<()> {
-    let probe = json!({"httpGet": {"path": "/ready", "port": "web"}, "periodSeconds": 1, "failureThreshold": 1});
+    let probe = json!({"httpGet": {"path": "/ready", "port": "web"}, "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1});
     let ports = json!([{"name": "web", "containerPort": 8080}]);
     let container = with(inside("c", &["serve", "8080"]), json!({"readinessProbe": probe, "ports": ports}));
     cluster.create("flips", json!({"containers": [container]})).await?;
-    cluster.until_event("flips", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503").await?;
+    cluster
+        .until_event("flips", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503")
+        .await?;
     let pod = cluster.until_pod("flips", running).await?;
     ensure!(!ready(&pod), "not before the probe says so");
     turn(&cluster, &pod, "/ready").await?;
@@ -137,16 +158,19 @@ pub(crate) async fn readiness_follows_the_probe(cluster: Arc<Cluster>) -> Result
 }
 
 pub(crate) async fn liveness_restarts(cluster: Arc<Cluster>) -> Result<()> {
-    let probe = json!({"httpGet": {"path": "/live", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1});
+    let probe = json!({"httpGet": {"path": "/live", "port": 8080}, "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1, "terminationGracePeriodSeconds": 1});
     let startup = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 30});
-    let container = with(inside("c", &["serve", "8080"]), json!({"livenessProbe": probe, "startupProbe": startup}));
+    let container =
+        with(inside("c", &["serve", "8080"]), json!({"livenessProbe": probe, "startupProbe": startup}));
     cluster.create("dies", json!({"containers": [container]})).await?;
     let pod = cluster.until_pod("dies", |pod| first(pod).started == Some(true)).await?;
     turn(&cluster, &pod, "/live").await?;
     let pod = cluster.until_pod("dies", |pod| restarts(pod) == 1 && running(pod)).await?;
     let last = first(&pod).last_state.and_then(|it| it.terminated).context("the run before")?;
     ensure!(last.exit_code == 137, "it does not listen to SIGTERM: {last:?}");
-    cluster.until_event("dies", "Unhealthy", "Liveness probe failed: HTTP probe failed with statuscode: 503").await?;
+    cluster
+        .until_event("dies", "Unhealthy", "Liveness probe failed: HTTP probe failed with statuscode: 503")
+        .await?;
     cluster.until_event("dies", "Killing", "Container c failed liveness probe, will be restarted").await?;
     cluster.delete("dies", Some(1)).await?;
     gone(&cluster, "dies").await?;
@@ -154,12 +178,6 @@ pub(crate) async fn liveness_restarts(cluster: Arc<Cluster>) -> Result<()> {
 }
 
 pub(crate) async fn exec_probes_and_hooks(cluster: Arc<Cluster>) -> Result<()> {
-    let program = std::env::current_exe()?;
-    let command = |words: &[&str]| {
-        let mut all = vec![program.to_str().unwrap_or_default(), "inside"];
-        all.extend(words);
-        json!({"exec": {"command": all}})
-    };
     let probe = with(command(&["exists", "/v/begun"]), json!({"periodSeconds": 1, "timeoutSeconds": 30}));
     let hooks = json!({"postStart": command(&["append", "/v/begun", "x"]), "preStop": command(&["append", "/v/ended", "x"])});
     let mounts = json!([{"name": "v", "mountPath": "/v"}]);
@@ -167,12 +185,15 @@ pub(crate) async fn exec_probes_and_hooks(cluster: Arc<Cluster>) -> Result<()> {
         inside("c", &["until-told", "0"]),
         json!({"readinessProbe": probe, "lifecycle": hooks, "volumeMounts": mounts}),
     );
-    cluster.create("hooked", json!({"volumes": [{"name": "v", "emptyDir": {}}], "containers": [container]})).await?;
+    cluster
+        .create("hooked", json!({"volumes": [{"name": "v", "emptyDir": {}}], "containers": [container]}))
+        .await?;
     cluster.until_pod("hooked", ready).await?;
     cluster.delete("hooked", None).await?;
     gone(&cluster, "hooked").await?;
 
-    let failing = with(inside("c", &["until-told", "0"]), json!({"lifecycle": {"postStart": command(&["exit", "1"])}}));
+    let failing =
+        with(inside("c", &["until-told", "0"]), json!({"lifecycle": {"postStart": command(&["exit", "1"])}}));
     cluster.create("unhooked", json!({"containers": [failing]})).await?;
     cluster.until_event("unhooked", "FailedPostStartHook", "PostStartHook failed").await?;
     cluster.until_pod("unhooked", |pod| restarts(pod) >= 1).await?;
@@ -182,31 +203,23 @@ pub(crate) async fn exec_probes_and_hooks(cluster: Arc<Cluster>) -> Result<()> {
 }
 
 pub(crate) async fn terminates_gracefully(cluster: Arc<Cluster>) -> Result<()> {
-    cluster.create("graceful", json!({"containers": [inside("c", &["until-told", "7"])]})).await?;
-    let pod = cluster.until_pod("graceful", ready).await?;
-    // Told before it listens, it would be killed at the end of its grace.
-    let uid = pod.metadata.uid.clone().context("a uid")?;
-    cluster.delete("graceful", Some(30)).await?;
-    let pod = gone(&cluster, "graceful").await?;
+    let listens = command(&["exists", "/tmp/listens"]);
+    let probe = with(listens, json!({"periodSeconds": 1, "timeoutSeconds": 30}));
+    let container = with(inside("c", &["until-told", "7"]), json!({"readinessProbe": probe}));
+    cluster.create("graceful", json!({"containers": [container]})).await?;
+    cluster.until_pod("graceful", ready).await?;
+    let pod = ends(&cluster, "graceful", 60).await?;
     let end = ended(&pod)?;
-    ensure!(matches!(end.exit_code, 7 | 137), "{end:?}");
+    ensure!((end.exit_code, end.reason.as_deref()) == (7, Some("Error")), "{end:?}");
     ensure!(phase(&pod) == "Failed" && !ready(&pod), "{:?}", pod.status);
     cluster.until_event("graceful", "Killing", "Stopping container c").await?;
-    let left = cluster.data_dir.join("pods").join(&uid);
-    let left_volumes = cluster.data_dir.join("volumes/pods").join(uid);
-    // The directory goes after the object; the next Pod's turn comes after it.
-    cluster.create("after", never(inside("c", &["exit", "0"]))).await?;
-    cluster.until_phase("after", "Succeeded").await?;
-    ensure!(!left_volumes.exists(), "{left_volumes:?} is left");
-    drop(left);
     Ok(())
 }
 
 pub(crate) async fn kills_what_does_not_end(cluster: Arc<Cluster>) -> Result<()> {
     cluster.create("stubborn", json!({"containers": [inside("c", &["stubborn"])]})).await?;
     cluster.until_pod("stubborn", ready).await?;
-    cluster.delete("stubborn", Some(1)).await?;
-    let end = ended(&gone(&cluster, "stubborn").await?)?;
+    let end = ended(&ends(&cluster, "stubborn", 1).await?)?;
     ensure!(end.exit_code == 137, "{end:?}");
     Ok(())
 }
@@ -215,6 +228,11 @@ pub(crate) async fn runs_out_of_memory(cluster: Arc<Cluster>) -> Result<()> {
     let container = with(inside("c", &["eat"]), json!({"resources": {"limits": {"memory": "48Mi"}}}));
     cluster.create("eats", never(container)).await?;
     let end = ended(&cluster.until_phase("eats", "Failed").await?)?;
+    if !rustix::process::geteuid().is_root() {
+        // Without cgroups of our own the limit is one of address space, which programs see as a failed allocation.
+        ensure!(end.exit_code != 0, "{end:?}");
+        return Ok(());
+    }
     ensure!((end.exit_code, end.reason.as_deref()) == (137, Some("OOMKilled")), "{end:?}");
     Ok(())
 }
@@ -225,7 +243,9 @@ pub(crate) async fn deleted_while_starting(cluster: Arc<Cluster>) -> Result<()> 
         cluster.create(&name, json!({"containers": [inside("c", &["stubborn"])]})).await?;
         if round % 2 == 0 {
             // By the first word of the node, its work has begun.
-            cluster.until_pod(&name, |pod| pod.status.as_ref().is_some_and(|it| it.start_time.is_some())).await?;
+            cluster
+                .until_pod(&name, |pod| pod.status.as_ref().is_some_and(|it| it.start_time.is_some()))
+                .await?;
         }
         cluster.delete(&name, Some(1)).await?;
         gone(&cluster, &name).await?;
@@ -256,7 +276,7 @@ pub(crate) async fn bad_images(cluster: Arc<Cluster>) -> Result<()> {
     cluster.create("no-registry", image("not-here:1", "IfNotPresent")).await?;
     cluster.until_pod("no-registry", |pod| waiting(pod) == "ImagePullBackOff").await?;
     cluster.until_event("no-registry", "BackOff", "Back-off pulling image \"not-here:1\"").await?;
-    cluster.create("no-name", image("UPPER/case", "IfNotPresent")).await?;
+    cluster.create("no-name", image("a/UPPER", "IfNotPresent")).await?;
     let pod = cluster.until_pod("no-name", |pod| waiting(pod) == "InvalidImageName").await?;
     ensure!(phase(&pod) == "Pending", "{:?}", pod.status);
     for name in ["no-image", "no-registry", "no-name"] {
@@ -275,7 +295,9 @@ pub(crate) async fn missing_configuration(cluster: Arc<Cluster>) -> Result<()> {
     let volumes = json!([{"name": "v", "configMap": {"name": "later"}}]);
     let mounts = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
     let container = with(inside("c", &["expect", "/v/a", "1"]), mounts);
-    cluster.create("unmounted", json!({"restartPolicy": "Never", "volumes": volumes, "containers": [container]})).await?;
+    cluster
+        .create("unmounted", json!({"restartPolicy": "Never", "volumes": volumes, "containers": [container]}))
+        .await?;
     cluster.until_event("unmounted", "FailedMount", "MountVolume.SetUp failed for volume \"v\"").await?;
     let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::default_namespaced(cluster.client.clone());
     let map = serde_json::from_value(json!({"metadata": {"name": "later"}, "data": {"a": "1"}}))?;
@@ -316,6 +338,45 @@ pub(crate) async fn environment_and_files(cluster: Arc<Cluster>) -> Result<()> {
     Ok(())
 }
 
+pub(crate) async fn sidecars_serve_and_end(cluster: Arc<Cluster>) -> Result<()> {
+    let sidecar = with(inside("side", &["until-told", "0"]), json!({"restartPolicy": "Always"}));
+    let spec = json!({"restartPolicy": "Never", "initContainers": [sidecar], "containers": [inside("c", &["exit", "0"])]});
+    cluster.create("accompanied", spec).await?;
+    let pod = cluster.until_phase("accompanied", "Succeeded").await?;
+    let sidecar = pod.status.and_then(|status| status.init_container_statuses).context("statuses")?;
+    let end = sidecar[0].state.clone().and_then(|state| state.terminated);
+    ensure!(end.is_some(), "it ended before the Pod did: {sidecar:?}");
+    Ok(())
+}
+
+pub(crate) async fn deadlines_end_pods(cluster: Arc<Cluster>) -> Result<()> {
+    let spec = json!({"activeDeadlineSeconds": 1, "terminationGracePeriodSeconds": 1,
+        "containers": [inside("c", &["stubborn"])]});
+    cluster.create("late", spec).await?;
+    let pod = cluster.until_phase("late", "Failed").await?;
+    let reason = pod.status.as_ref().and_then(|status| status.reason.as_deref());
+    ensure!(reason == Some("DeadlineExceeded"), "{:?}", pod.status);
+    cluster.until_event("late", "DeadlineExceeded", "longer than the specified deadline").await
+}
+
+/// Conditions of others count, and stay, while the node writes its own.
+pub(crate) async fn gates_hold_readiness(cluster: Arc<Cluster>) -> Result<()> {
+    let gates = json!([{"conditionType": "example.com/gate"}]);
+    cluster
+        .create("gated", json!({"readinessGates": gates, "containers": [inside("c", &["stubborn"])]}))
+        .await?;
+    let pod = cluster.until_pod("gated", running).await?;
+    ensure!(!ready(&pod), "{:?}", pod.status);
+    let gate = json!({"type": "example.com/gate", "status": "True"});
+    let patch = Patch::Strategic(json!({"status": {"conditions": [gate]}}));
+    cluster.pods().patch_status("gated", &PatchParams::default(), &patch).await?;
+    let pod = cluster.until_pod("gated", ready).await?;
+    let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+    ensure!(conditions.iter().any(|condition| condition.type_ == "example.com/gate"), "{conditions:?}");
+    cluster.delete("gated", Some(1)).await?;
+    gone(&cluster, "gated").await
+}
+
 pub(crate) async fn many_at_once(cluster: Arc<Cluster>) -> Result<()> {
     const COUNT: usize = 50;
     let labels = ListParams::default().labels("crowd=yes");
@@ -336,13 +397,13 @@ pub(crate) async fn many_at_once(cluster: Arc<Cluster>) -> Result<()> {
         cluster.delete(&format!("crowd-{number}"), Some(1)).await?;
     }
     for number in 0..COUNT {
-        gone_or_never(&cluster, &format!("crowd-{number}")).await?;
+        gone(&cluster, &format!("crowd-{number}")).await?;
     }
     ensure!(cluster.pods().list(&labels).await?.items.is_empty(), "some are left");
     Ok(())
 }
 
-async fn gone_or_never(cluster: &Cluster, name: &str) -> Result<()> {
+async fn gone(cluster: &Cluster, name: &str) -> Result<()> {
     cluster.until(name, |pod| pod.is_none()).await.map(drop)
 }
 
@@ -386,13 +447,12 @@ pub(crate) async fn a_restart_starts_pods_again(spawner: Handle, data_dir: PathB
     let pod = cluster.until_pod("stays", |pod| restarts(pod) == 1 && ready(pod)).await?;
     let last = first(&pod).last_state.and_then(|it| it.terminated).context("the run before")?;
     ensure!((last.exit_code, last.reason.as_deref()) == (137, Some("ContainerStatusUnknown")), "{last:?}");
-    gone_or_never(&cluster, "leaves").await?;
+    gone(&cluster, "leaves").await?;
     let pod = cluster.until_phase("once", "Failed").await?;
     ensure!(restarts(&pod) == 0, "{:?}", pod.status);
     let still = cluster.until_phase("done", "Succeeded").await?;
     ensure!(first(&still) == first(&done), "{:?}", still.status);
     cluster.delete("stays", Some(1)).await?;
-    gone_or_never(&cluster, "stays").await?;
-    cluster.stop().await;
-    Ok(())
+    gone(&cluster, "stays").await?;
+    cluster.stop().await
 }

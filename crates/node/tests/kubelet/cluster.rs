@@ -7,7 +7,7 @@ use std::time::Duration;
 use agentcube_apiserver::Server;
 use agentcube_node::cache::{Cache, Object};
 use agentcube_node::events::Recorder;
-use agentcube_node::kubelet::{Caches, Kubelet, Options, Timing};
+use agentcube_node::kubelet::{Caches, Kubelet, Options, Timing, Tools};
 use agentcube_node::network::{self, Network};
 use agentcube_runtime::image::{self, Store};
 use agentcube_runtime::native::Native;
@@ -77,7 +77,8 @@ impl Cluster {
             volumes: cache!(),
             runtime_classes: cache!(),
         };
-        let network = Network::new(network::Options::default(), Arc::new(spawner.clone()) as Arc<dyn Sandboxes>);
+        let network =
+            Network::new(network::Options::default(), Arc::new(spawner.clone()) as Arc<dyn Sandboxes>);
         let for_network = network::Caches {
             pods: caches.pods.clone(),
             services: caches.services.clone(),
@@ -103,16 +104,16 @@ impl Cluster {
             Recorder::start(self.client.clone(), "kubelet", Some(NODE.to_owned()), self.shutdown.clone());
         let handlers = Handlers::from([(String::new(), Arc::new(Native::new(self.spawner.clone())) as _)]);
         let options = Options { timing: timing(), ..Options::new(NODE, &self.data_dir) };
-        let kubelet = Kubelet::new(
-            options,
-            self.client.clone(),
-            self.caches.clone(),
+        let tools = Tools {
+            client: self.client.clone(),
+            caches: self.caches.clone(),
             recorder,
             handlers,
-            Arc::new(self.spawner.clone()),
-            self.network.clone(),
+            sandboxes: Arc::new(self.spawner.clone()),
+            network: self.network.clone(),
             images,
-        )?;
+        };
+        let kubelet = Kubelet::new(options, tools)?;
         self.kubelet = Some((tokio::spawn(kubelet.run(stop.clone())), stop));
         Ok(())
     }
@@ -124,12 +125,28 @@ impl Cluster {
         Ok(())
     }
 
-    pub(crate) async fn stop(mut self) {
-        self.stop_kubelet().await.unwrap();
+    /// Stops everything, and sees that nothing is left of Pods that are no more. What a kubelet had no time to remove,
+    /// the next one does before it runs anything.
+    pub(crate) async fn stop(mut self) -> Result<()> {
+        self.stop_kubelet().await?;
+        self.start_kubelet()?;
+        let last = json!({"restartPolicy": "Never", "containers": [inside("c", &["exit", "0"])]});
+        self.create("last", last).await?;
+        self.until_phase("last", "Succeeded").await?;
+        self.stop_kubelet().await?;
+        let uids: Vec<_> = self.pods().list(&ListParams::default()).await?.items;
+        let uids: Vec<_> = uids.into_iter().filter_map(|pod| pod.metadata.uid).collect();
+        for place in ["pods", "volumes/pods"] {
+            for entry in std::fs::read_dir(self.data_dir.join(place))? {
+                let name = entry?.file_name().into_string().unwrap_or_default();
+                ensure!(uids.contains(&name), "{place}/{name} is left");
+            }
+        }
         self.shutdown.cancel();
         while self.background.join_next().await.is_some() {}
         self.server.shutdown().await;
         self.spawner.stop().await;
+        Ok(())
     }
 
     pub(crate) fn pods(&self) -> Api<Pod> {
@@ -149,15 +166,36 @@ impl Cluster {
     }
 
     /// Every version of a Pod until one will do; `None` once it is gone. The last version that was seen.
-    pub(crate) async fn until(&self, name: &str, wanted: impl Fn(Option<&Pod>) -> bool) -> Result<Option<Pod>> {
+    pub(crate) async fn until(
+        &self,
+        name: &str,
+        wanted: impl Fn(Option<&Pod>) -> bool,
+    ) -> Result<Option<Pod>> {
         let list = self.pods().list(&ListParams::default().fields(&format!("metadata.name={name}"))).await?;
-        let mut last = list.items.into_iter().next();
+        let last = list.items.into_iter().next();
         if wanted(last.as_ref()) {
             return Ok(last);
         }
-        let params = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(290);
         let version = list.metadata.resource_version.context("a version")?;
-        let mut events = Box::pin(self.pods().watch(&params, &version).await?);
+        self.follow(name, &version, last, wanted).await
+    }
+
+    /// The version that the API is at.
+    pub(crate) async fn version(&self) -> Result<String> {
+        let list = self.pods().list(&ListParams::default().limit(1)).await?;
+        list.metadata.resource_version.context("a version")
+    }
+
+    /// The same from a version on.
+    pub(crate) async fn follow(
+        &self,
+        name: &str,
+        version: &str,
+        mut last: Option<Pod>,
+        wanted: impl Fn(Option<&Pod>) -> bool,
+    ) -> Result<Option<Pod>> {
+        let params = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(290);
+        let mut events = Box::pin(self.pods().watch(&params, version).await?);
         let looking = async {
             while let Some(event) = events.next().await {
                 match event? {
@@ -179,7 +217,8 @@ impl Cluster {
             Ok(false)
         };
         let found = tokio::time::timeout(Duration::from_secs(60), looking).await;
-        let status = last.as_ref().and_then(|pod| pod.status.as_ref()).map(|it| serde_json::json!(it).to_string());
+        let status =
+            last.as_ref().and_then(|pod| pod.status.as_ref()).map(|it| serde_json::json!(it).to_string());
         ensure!(matches!(found, Ok(Ok(true))), "{name} never came to it; its last status: {status:?}");
         Ok(last)
     }
@@ -218,7 +257,14 @@ impl Cluster {
             Ok(false)
         };
         let found = tokio::time::timeout(Duration::from_secs(30), looking).await;
-        ensure!(matches!(found, Ok(Ok(true))), "no Event of {pod} says {reason}: {words}");
+        let all = api.list(&ListParams::default()).await?.items.into_iter();
+        let all: Vec<_> = all
+            .filter(|event| event.involved_object.name.as_deref() == Some(pod))
+            .map(|event| {
+                format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default())
+            })
+            .collect();
+        ensure!(matches!(found, Ok(Ok(true))), "no Event of {pod} says {reason}: {words}, but {all:#?}");
         Ok(())
     }
 }
@@ -245,8 +291,8 @@ pub(crate) fn waiting(pod: &Pod) -> String {
 
 /// A container that runs this program.
 pub(crate) fn inside(name: &str, words: &[&str]) -> Value {
-    let program = std::env::current_exe().unwrap();
-    let mut command = vec![program.to_str().unwrap().to_owned(), "inside".to_owned()];
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut command = vec![program.to_str().expect("its path is text").to_owned(), "inside".to_owned()];
     command.extend(words.iter().map(|word| (*word).to_owned()));
     json!({"name": name, "image": "host", "command": command})
 }

@@ -14,12 +14,12 @@ pub(crate) fn main(words: &[&str]) -> ExitCode {
             ExitCode::from(code.parse::<u8>().unwrap_or(255))
         }
         ["message", path, text, code] => {
-            std::fs::write(path, text).unwrap();
+            std::fs::write(path, text).expect("it works inside");
             ExitCode::from(code.parse::<u8>().unwrap_or(255))
         }
         ["append", path, word] => {
-            let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
-            writeln!(file, "{word}").unwrap();
+            let mut file = OpenOptions::new().create(true).append(true).open(path).expect("it works inside");
+            writeln!(file, "{word}").expect("it works inside");
             ExitCode::SUCCESS
         }
         ["expect", path, text] => {
@@ -30,7 +30,8 @@ pub(crate) fn main(words: &[&str]) -> ExitCode {
         ["exists", path] => ExitCode::from(u8::from(!std::path::Path::new(path).exists())),
         ["variables", wanted @ ..] => {
             let all: BTreeMap<String, String> = std::env::vars().collect();
-            let is = |word: &&str| word.split_once('=').is_some_and(|(k, v)| all.get(k).is_some_and(|it| it == v));
+            let is =
+                |word: &&str| word.split_once('=').is_some_and(|(k, v)| all.get(k).is_some_and(|it| it == v));
             match wanted.iter().find(|word| !is(word)) {
                 None => ExitCode::SUCCESS,
                 Some(wrong) => {
@@ -51,7 +52,7 @@ pub(crate) fn main(words: &[&str]) -> ExitCode {
                 std::hint::black_box(&eaten);
             }
         }
-        ["serve", port] => serve(port.parse().unwrap()),
+        ["serve", port] => serve(port.parse().expect("it works inside")),
         other => {
             eprintln!("unknown: {other:?}");
             ExitCode::from(254)
@@ -60,9 +61,12 @@ pub(crate) fn main(words: &[&str]) -> ExitCode {
 }
 
 fn until_told(code: u8) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it works inside");
     runtime.block_on(async {
-        let mut told = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
+        let mut told = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+            .expect("it works inside");
+        std::fs::write("/tmp/listens", "").expect("it works inside");
         told.recv().await;
     });
     ExitCode::from(code)
@@ -70,10 +74,10 @@ fn until_told(code: u8) -> ExitCode {
 
 /// Answers `GET /ready` and `GET /live`; `POST` of the same path turns the answer around.
 fn serve(port: u16) -> ExitCode {
-    let listener = TcpListener::bind(("0.0.0.0", port)).unwrap();
+    let listener = TcpListener::bind(("0.0.0.0", port)).expect("it works inside");
     let mut good = BTreeMap::from([("/ready", false), ("/live", true)]);
     for stream in listener.incoming() {
-        let mut stream = stream.unwrap();
+        let mut stream = stream.expect("it works inside");
         let mut buffer = [0; 4096];
         let mut text = String::new();
         while !text.contains("\r\n\r\n") {

@@ -46,6 +46,9 @@ const CASES: &[Case] = cases![
     missing_configuration,
     refused,
     environment_and_files,
+    sidecars_serve_and_end,
+    deadlines_end_pods,
+    gates_hold_readiness,
     many_at_once,
     registers_the_node,
 ];
@@ -97,12 +100,14 @@ fn outside(filter: &str) -> Result<()> {
             tell(name, &outcome, &mut failures);
         }
         if let Some(cluster) = Arc::into_inner(cluster) {
-            cluster.stop().await;
+            tell("nothing_is_left", &cluster.stop().await, &mut failures);
         }
         let name = "a_restart_starts_pods_again";
         if name.contains(filter) {
-            let case = cases::a_restart_starts_pods_again(restarted.into_handle()?, directory.path().join("b"));
-            let outcome = tokio::time::timeout(LIMIT, case).await.context("it hangs").and_then(|outcome| outcome);
+            let (spawner, place) = (restarted.into_handle()?, directory.path().join("b"));
+            let case = Box::pin(cases::a_restart_starts_pods_again(spawner, place));
+            let outcome =
+                tokio::time::timeout(LIMIT, case).await.context("it hangs").and_then(|outcome| outcome);
             tell(name, &outcome, &mut failures);
         }
         anyhow::ensure!(failures.is_empty(), "failed: {}", failures.join(", "));

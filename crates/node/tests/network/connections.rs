@@ -53,7 +53,8 @@ async fn large_transfers_arrive_whole_and_half_closed() {
 async fn many_connections_are_open_at_once() {
     let cluster = Cluster::start(Options::default()).await;
     cluster.namespace("shop").await;
-    let (one, two) = (cluster.pod("shop", "one", json!({})).await, cluster.pod("shop", "two", json!({})).await);
+    let (one, two) =
+        (cluster.pod("shop", "one", json!({})).await, cluster.pod("shop", "two", json!({})).await);
     let _server = cluster.serve(&two, "two", "8080").await;
     let to = format!("{}:8080", two.address);
     assert_eq!(cluster.ask(&one, &["crowd", &to, "200"]).await, "200 answers");

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use serde_json::json;
 use tokio::net::UdpSocket;
 
-use crate::cluster::{Cluster, Running, object};
+use crate::cluster::{Cluster, PATIENCE, Running, object};
 
 impl Cluster {
     async fn resolve(&self, pod: &Running, name: &str, kind: &str) -> String {
@@ -92,7 +92,8 @@ async fn names_outside_are_asked_of_the_host() {
         while cluster.resolve(&client, "alias.shop.svc.cluster.local", "A").await == "code 3" {}
         cluster.resolve(&client, "alias.shop.svc.cluster.local", "A").await
     };
-    assert_eq!(alias.await, "93.184.216.34 www.example.org");
+    let alias = tokio::time::timeout(PATIENCE, alias).await.expect("the Service becomes known");
+    assert_eq!(alias, "93.184.216.34 www.example.org");
     serving.abort();
     let pod: Pod = object(json!({"metadata": {"namespace": "shop"}, "spec": {"containers": []}}));
     assert_eq!(

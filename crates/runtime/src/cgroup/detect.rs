@@ -7,7 +7,7 @@ use super::Controller;
 /// A hierarchy that this process is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Empty for the unified hierarchy: its controllers are in `cgroup.controllers`.
+    /// Those that we use. Empty for the unified hierarchy: its controllers are in `cgroup.controllers`.
     pub(super) controllers: Vec<Controller>,
     pub(super) unified: bool,
     /// The directory of this process's own cgroup.
@@ -27,9 +27,6 @@ fn found(line: &str, mounts: &[CgroupMount]) -> Option<Found> {
     let (number, names, path) = (fields.next()?, fields.next()?, fields.next()?);
     let unified = number == "0" && names.is_empty();
     let controllers: Vec<_> = names.split(',').filter_map(Controller::parse).collect();
-    if !unified && controllers.is_empty() {
-        return None;
-    }
     let carries = |mount: &&CgroupMount| {
         if unified { mount.unified } else { names.split(',').all(|name| mount.has(name)) }
     };
@@ -113,8 +110,10 @@ mod tests {
                  33 31 0:30 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct\n\
                  35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
                  39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n\
+                 40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n\
                  41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n",
                 vec![
+                    one(&[], false, "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/systemd"),
                     one(&[Controller::Pids], false, "/sys/fs/cgroup/pids", "/sys/fs/cgroup/pids"),
                     one(&[Controller::Memory], false, "/sys/fs/cgroup/memory/a/b", "/sys/fs/cgroup/memory"),
                     one(&[Controller::CpuTime], false, "/sys/fs/cgroup/cpuacct", "/sys/fs/cgroup/cpuacct"),

@@ -70,7 +70,8 @@ impl Tree {
             make(&directory).ok()?;
             Some(Hierarchy { controllers: found.controllers.clone(), directory })
         };
-        let hierarchies = found.iter().filter(|found| !found.unified).filter_map(open).collect();
+        let usable = found.iter().filter(|found| !found.unified && !found.controllers.is_empty());
+        let hierarchies = usable.filter_map(open).collect();
         Ok(Self { version: Version::V1, hierarchies })
     }
 
@@ -104,7 +105,8 @@ impl Tree {
     }
 }
 
-/// Every directory in which a node of this name may have left groups, whether it exists or not.
+/// Every directory in which a node of this name may have left groups, whether it exists or not: in all hierarchies,
+/// because OCI runtimes make theirs in all.
 pub(crate) fn possible_directories(node: &str) -> io::Result<Vec<PathBuf>> {
     let name = directory_name(node);
     let found = find()?;
@@ -113,6 +115,16 @@ pub(crate) fn possible_directories(node: &str) -> io::Result<Vec<PathBuf>> {
         below_top.map(|directory| directory.join(&name)).collect()
     };
     Ok(found.iter().flat_map(above).collect())
+}
+
+/// Whether this process itself is in a cgroup or below it.
+pub(crate) fn holds_us(directory: &Path) -> io::Result<bool> {
+    Ok(find()?.iter().any(|found| found.own.starts_with(directory)))
+}
+
+/// Lets go of the place where a node's own processes may have stood, if nobody stands there.
+pub(crate) fn remove_aside(directory: &Path) {
+    let _ = std::fs::remove_dir(unified::aside(directory));
 }
 
 fn find() -> io::Result<Vec<detect::Found>> {

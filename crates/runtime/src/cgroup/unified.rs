@@ -43,7 +43,7 @@ fn hand_down(parent: &Path, directory: &Path, ours: bool) -> Option<Hierarchy> {
 }
 
 /// Where the node's own processes go when they have to leave their cgroup.
-fn aside(directory: &Path) -> PathBuf {
+pub(super) fn aside(directory: &Path) -> PathBuf {
     directory.with_extension("node")
 }
 
@@ -56,4 +56,54 @@ fn available(parent: &Path) -> Option<Vec<String>> {
 fn alone(parent: &Path) -> bool {
     let own = std::process::id().to_string();
     fs::read_to_string(parent.join("cgroup.procs")).is_ok_and(|all| all.lines().all(|pid| pid == own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hierarchy of plain files, with the controllers that each directory offers.
+    fn hierarchy(offers: &[(&str, &str)]) -> tempfile::TempDir {
+        let top = tempfile::tempdir().unwrap();
+        for (directory, controllers) in offers {
+            let directory = top.path().join(directory);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("cgroup.controllers"), controllers).unwrap();
+            fs::write(directory.join("cgroup.procs"), "").unwrap();
+        }
+        top
+    }
+
+    #[test]
+    fn takes_the_nearest_place_that_has_controllers() {
+        type Offers = &'static [(&'static str, &'static str)];
+        let table: [(Offers, Option<&str>); 3] = [
+            (
+                &[("", "cpu io memory pids"), ("user", "memory pids"), ("user/scope", "memory")],
+                Some("user/scope/n"),
+            ),
+            (&[("", "cpu io memory pids"), ("user", "memory pids"), ("user/scope", "")], Some("user/n")),
+            (&[("", "io"), ("user", ""), ("user/scope", "")], None),
+        ];
+        for (offers, expected) in table {
+            let top = hierarchy(offers);
+            let found = open(&top.path().join("user/scope"), top.path(), "n");
+            let expected = expected.map(|expected| top.path().join(expected));
+            assert_eq!(found.map(|found| found.directory), expected, "{offers:?}");
+            if expected.is_none() {
+                assert!(!top.path().join("n").exists() && !top.path().join("user/n").exists());
+            }
+        }
+    }
+
+    #[test]
+    fn hands_down_what_it_can_use() {
+        let top = hierarchy(&[("", "cpuset cpu io memory pids")]);
+        let found = open(top.path(), top.path(), "n").unwrap();
+        let all = [Controller::Cpu, Controller::Memory, Controller::Pids, Controller::CpuTime];
+        assert_eq!(found.controllers, all);
+        for control in ["cgroup.subtree_control", "n/cgroup.subtree_control"] {
+            assert_eq!(fs::read_to_string(top.path().join(control)).unwrap(), "+cpu +memory +pids");
+        }
+    }
 }

@@ -15,8 +15,6 @@ use super::target::{self, Kind};
 /// Device files: name, major, minor.
 const DEVICES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
-/// Files that callers mount over. The devices of all containers are the same, so others cannot be added later.
-const DEVICE_PLACES: [&str; 1] = ["termination-log"];
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
@@ -129,9 +127,9 @@ fn devices(root: &OwnedFd) -> io::Result<()> {
     for name in ["pts", "shm", "mqueue"] {
         mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
     }
-    for name in DEVICE_PLACES {
-        target::ensure(dev.as_fd(), Path::new(name), Kind::File)?;
-    }
+    // All containers share this directory read-only, so the places of mounts in it must be there already: the one
+    // that orchestrators use for a program's last words.
+    target::ensure(dev.as_fd(), Path::new("termination-log"), Kind::File)?;
     Ok(())
 }
 

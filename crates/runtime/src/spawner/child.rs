@@ -91,10 +91,13 @@ pub(super) fn exec(common: &Common<'_>, first: BorrowedFd<'_>, spec: &ExecSpec) 
             | ThreadNameSpaceType::MOUNT;
         move_into_thread_name_spaces(first, namespaces).during(Step::Join)
     });
+    let replaced = |key: &str| spec.env.iter().any(|(other, _)| other == key);
+    let own = common.spec.env.iter().filter(|(key, _)| !replaced(key));
+    let env: Vec<_> = own.chain(&spec.env).cloned().collect();
     let result = joined.and_then(|()| {
         let program = Program {
             args: &spec.args,
-            env: &spec.env,
+            env: &env,
             cwd: spec.cwd.as_deref().unwrap_or(&common.spec.cwd),
             user: spec.user.as_ref().unwrap_or(&common.spec.user),
         };

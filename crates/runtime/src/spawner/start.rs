@@ -1,9 +1,11 @@
 //! Starts the spawner, from the node.
 
 use std::ffi::{CStr, CString};
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -11,7 +13,7 @@ use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 
 use super::channel::{self, Packet};
-use super::clone::{self, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
+use super::clone::{self, Ended, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
 use super::handle::Handle;
 use super::protocol::{Answer, Hello, Message};
 use super::{Options, scratch_directory};
@@ -51,35 +53,51 @@ impl Spawner {
         let lock = sweep::lock(&directory)?;
         sweep::sweep(&options.node, &directory)?;
         let cgroups = Tree::open(&options.node).map_err(step("finding the cgroups"))?;
-        let mut record = Record::new(cgroups.clone()).map_err(step("recording the start"))?;
-        record.write(&directory).map_err(step("recording the start"))?;
-        let rootless = !has_privileges();
-        let (socket, theirs) = channel::pair().map_err(step("making a socket"))?;
-        let process = Child { pidfd: launch(program, theirs, rootless)? };
-        clone::host_pid(process.pidfd.as_fd())
-            .and_then(|pid| record.set_spawner(pid))
-            .and_then(|()| record.write(&directory))
-            .map_err(step("recording the spawner"))?;
         let hello = Hello {
             node: options.node.clone(),
             directory,
-            rootless,
+            rootless: !has_privileges(),
             cgroups,
             spare_sandboxes: options.spare_sandboxes,
             die_at: options.die_at.clone(),
         };
-        let packet = Packet::new(&hello, Vec::new()).map_err(step("greeting the spawner"))?;
-        packet.send(&socket).map_err(|_| Error::SpawnerGone)?;
-        let answer = channel::receive(&socket).map_err(step("waiting for the spawner"))?;
-        match answer.ok_or(Error::SpawnerGone)?.read().map_err(step("waiting for the spawner"))? {
-            Message::Answer { answer: Answer::Failed(failure), .. } => Err(failure.into()),
-            _ => Ok(Self { socket, process, lock }),
-        }
+        greet(program, &hello, lock).inspect_err(|_| hello.cgroups.remove())
     }
 
     /// Begins to talk to it. Needs a tokio runtime.
     pub fn into_handle(self) -> Result<Handle, Error> {
         Handle::new(self)
+    }
+}
+
+fn greet(program: &Path, hello: &Hello, lock: Lock) -> Result<Spawner, Error> {
+    let mut record = Record::new(hello.cgroups.clone()).map_err(step("recording the start"))?;
+    record.write(&hello.directory).map_err(step("recording the start"))?;
+    let (socket, theirs) = channel::pair().map_err(step("making a socket"))?;
+    let process = Child { pidfd: launch(program, theirs, hello.rootless)? };
+    clone::host_pid(process.pidfd.as_fd())
+        .and_then(|pid| record.set_spawner(pid))
+        .and_then(|()| record.write(&hello.directory))
+        .map_err(step("recording the spawner"))?;
+    let packet = Packet::new(hello, Vec::new()).map_err(step("greeting the spawner"))?;
+    let answer = packet.send(&socket).and_then(|()| channel::receive(&socket));
+    let Ok(Some(answer)) = answer else { return Err(why_ended(&process)) };
+    match answer.read().map_err(step("waiting for the spawner"))? {
+        Message::Answer { answer: Answer::Failed(failure), .. } => Err(failure.into()),
+        _ => Ok(Spawner { socket, process, lock }),
+    }
+}
+
+/// A clone that could not become the spawner ends with the error's number above this.
+const FAILED: i32 = 64;
+
+fn why_ended(process: &Child) -> Error {
+    match clone::wait(process.pidfd.as_fd()) {
+        Ok(Ended::Code(code)) if code > FAILED => {
+            let error = io::Error::from_raw_os_error(code - FAILED);
+            Error::Step { step: "executing the spawner", reason: error.to_string() }
+        }
+        _ => Error::SpawnerGone,
     }
 }
 
@@ -103,6 +121,8 @@ fn prepare_directory(directory: &Path) -> Result<std::path::PathBuf, Error> {
         for below in [scratch_directory(directory), directory.join("template")] {
             std::fs::create_dir_all(below)?;
         }
+        // What containers write is nobody else's on this machine.
+        std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
         directory.canonicalize()
     };
     make().map_err(|error: io::Error| Error::Step {
@@ -128,9 +148,10 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
     clone::clone(flags, None, || {
         // Other threads may exist in the parent, so nothing here allocates.
         if let Some((uids, gids)) = &maps
-            && map_user(uids, gids).is_err()
+            && let Err(error) = map_user(uids, gids)
         {
-            return;
+            // SAFETY: ends the copy at once.
+            unsafe { libc::_exit(FAILED + error.raw_os_error()) }
         }
         // SAFETY: plain system calls on this process; the strings and arrays were made before.
         unsafe {
@@ -142,6 +163,7 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
             }
             libc::syscall(libc::SYS_close_range, SOCKET + 1, u32::MAX, 0);
             libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+            libc::_exit(FAILED + *libc::__errno_location());
         }
     })
     .map_err(|error| refused(&error, rootless))

@@ -33,6 +33,12 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// By another process: a copy of our own descriptor, in a child that another test has just forked, would keep the copy
+/// from being executed.
+pub(crate) fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
 /// Runs all other tests of this file as an ordinary user.
 pub(crate) fn again_without_root(this: &str) {
     if !is_root() {
@@ -41,8 +47,8 @@ pub(crate) fn again_without_root(this: &str) {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let (tests, program) = (directory.path().join("tests"), directory.path().join("runtime-probe"));
-    std::fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
-    std::fs::copy(probe(), &program).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &tests);
+    copy_program(Path::new(&probe()), &program);
     let output = Command::new(&tests)
         .args(["--skip", this])
         .env(PROBE_VARIABLE, &program)

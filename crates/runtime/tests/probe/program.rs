@@ -18,6 +18,11 @@ fn main() -> ExitCode {
             let bytes: usize = std::env::vars().map(|(key, value)| key.len() + value.len()).sum();
             println!("{bytes}");
         }
+        ["variables"] => {
+            let mut all: Vec<_> = std::env::vars().map(|(key, value)| format!("{key}={value}")).collect();
+            all.sort();
+            println!("{}", all.join(" "));
+        }
         ["read", path] => match std::fs::read_to_string(path) {
             Ok(text) => print!("{text}"),
             Err(error) => println!("{error}"),

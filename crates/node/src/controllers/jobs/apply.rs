@@ -15,14 +15,14 @@ use super::plan::{Note, Operation};
 use super::worker::FINALIZER;
 use crate::controllers::ownership::{adoption, controller_reference, release};
 use crate::controllers::refusal::{self, code, is_gone};
-use crate::controllers::{is_namespace_ending, reason_of};
+use crate::controllers::{is_current, is_namespace_ending, reason_of};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("taking or letting go Pod {name}: {source}")]
     Claim { name: String, source: kube::Error },
-    #[error("the Job is gone or being deleted, so that it must not adopt Pods")]
-    Gone,
+    #[error("asking whether the Job is still as it was: {0}")]
+    Look(#[source] kube::Error),
     #[error("creating a Pod: {0}")]
     Create(#[source] kube::Error),
     #[error("deleting Pod {name}: {source}")]
@@ -47,9 +47,15 @@ pub(super) struct Apply<'a> {
 }
 
 impl Apply<'_> {
+    /// Does all in order. Nothing is done for a Job that is another by now: what is newer is written through, and asks
+    /// for the next reconcile.
     pub(super) async fn all(&mut self, operations: Vec<Operation>) -> Result<(), Error> {
-        if operations.iter().any(|operation| matches!(operation, Operation::AdoptPod { .. })) {
-            self.check_alive().await?;
+        if operations.is_empty() {
+            return Ok(());
+        }
+        let current = is_current(&self.jobs(), &self.context.caches.jobs, &self.job).await;
+        if !current.map_err(Error::Look)? {
+            return Ok(());
         }
         let mut missing = 0;
         let mut failure = None;
@@ -93,15 +99,6 @@ impl Apply<'_> {
 
     fn jobs(&self) -> Api<Job> {
         Api::namespaced(self.context.client.clone(), &self.namespace())
-    }
-
-    /// What the cache alone believes to be alive must not adopt: it may be an earlier Job of this name.
-    async fn check_alive(&self) -> Result<(), Error> {
-        let fresh = self.jobs().get_opt(&self.job.name_any()).await;
-        let fresh = fresh.map_err(|source| Error::Claim { name: String::from("(any)"), source })?;
-        let alive =
-            |fresh: &Job| fresh.uid() == self.job.uid() && fresh.metadata.deletion_timestamp.is_none();
-        if fresh.as_ref().is_some_and(alive) { Ok(()) } else { Err(Error::Gone) }
     }
 
     async fn adopt(&self, name: String, uid: String) -> Result<(), Error> {

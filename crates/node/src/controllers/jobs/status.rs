@@ -1,11 +1,11 @@
 //! A Job's status: its conditions in the words of Kubernetes, and the times that depend on them.
 
-use jiff::{Timestamp, Unit};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::facts::spec;
 use super::plan::{Note, Verdict};
+use crate::controllers::time;
 use crate::events::Severity;
 
 const COMPLETE: &str = "Complete";
@@ -133,12 +133,4 @@ fn set(
 
 fn note(severity: Severity, reason: &str, message: &str) -> Note {
     Note { severity, reason: reason.to_owned(), message: message.to_owned() }
-}
-
-/// The API keeps whole seconds.
-fn time(now: Timestamp) -> Time {
-    Time(
-        now.round(jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Trunc))
-            .unwrap_or(now),
-    )
 }

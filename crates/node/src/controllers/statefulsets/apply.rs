@@ -16,14 +16,14 @@ use super::plan::Operation;
 use crate::cache::{Cache, Object};
 use crate::controllers::ownership::{adoption, controller_reference, release};
 use crate::controllers::refusal::{self, code, is_gone};
-use crate::controllers::{is_namespace_ending, reason_of};
+use crate::controllers::{is_current, is_namespace_ending, reason_of};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("taking or letting go {what}: {source}")]
     Claim { what: String, source: kube::Error },
-    #[error("the StatefulSet is gone or being deleted, so that it must not adopt anything")]
-    Gone,
+    #[error("asking whether the StatefulSet is still as it was: {0}")]
+    Look(#[source] kube::Error),
     #[error("recording the revision {name}: {source}")]
     Revision { name: String, source: kube::Error },
     #[error("{verb} the claim {name}: {source}")]
@@ -41,17 +41,19 @@ pub(super) struct Apply<'a> {
 }
 
 impl Apply<'_> {
-    pub(super) async fn all(&self, operations: Vec<Operation>) -> Result<(), Error> {
-        let adopts = |operation: &Operation| {
-            matches!(operation, Operation::AdoptPod { .. } | Operation::AdoptRevision { .. })
-        };
-        if operations.iter().any(adopts) {
-            self.check_alive().await?;
+    /// Does all in order; `false` if the set is another by now, so that nothing was done.
+    pub(super) async fn all(&self, operations: Vec<Operation>) -> Result<bool, Error> {
+        if operations.is_empty() {
+            return Ok(true);
+        }
+        let current = is_current(&self.api(), &self.context.caches.stateful_sets, self.set).await;
+        if !current.map_err(Error::Look)? {
+            return Ok(false);
         }
         for operation in operations {
             self.one(operation).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn one(&self, operation: Operation) -> Result<(), Error> {
@@ -80,16 +82,6 @@ impl Apply<'_> {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         Api::namespaced(self.context.client.clone(), &self.set.namespace().unwrap_or_default())
-    }
-
-    /// What the cache alone believes to be alive must not adopt: it may be an earlier set of this name.
-    async fn check_alive(&self) -> Result<(), Error> {
-        let fresh = self.api::<StatefulSet>().get_opt(&self.set.name_any()).await;
-        let fresh = fresh.map_err(|source| Error::Claim { what: "orphans".into(), source })?;
-        let alive = |fresh: &StatefulSet| {
-            fresh.uid() == self.set.uid() && fresh.metadata.deletion_timestamp.is_none()
-        };
-        if fresh.as_ref().is_some_and(alive) { Ok(()) } else { Err(Error::Gone) }
     }
 
     async fn adopt<K>(&self, cache: &Cache<K>, name: String, uid: String) -> Result<(), Error>

@@ -90,6 +90,10 @@ async fn reconcile(context: Arc<Context>, key: Key) -> Result<Requeue, Error> {
     let apply = apply::Apply { context: &context, set: &observed.set };
     // The status tells what was observed, so it is written even if not everything could be done.
     let done = apply.all(plan.operations).await;
+    if matches!(done, Ok(false)) {
+        // What is newer was written through, and asks for the next reconcile.
+        return Ok(Requeue::No);
+    }
     if observed.set.status.as_ref().is_none_or(|held| !status::is_same(held, &plan.status)) {
         apply.status(plan.status).await?;
     }

@@ -296,8 +296,10 @@ impl<'a> Step<'a> {
         if is_leaving(pod) {
             return Next::Stop;
         }
+        // One that has ended waits for nobody. With Kubernetes' own controller, two of them wait for each other for ever.
+        let waits = !self.is_well(pod) && !pods::is_finished(pod);
         let first_unwell = || self.unwell().next().map(|pod| pod.name_any());
-        if ordered && !self.is_well(pod) && first_unwell() != Some(pod.name_any()) {
+        if ordered && waits && first_unwell() != Some(pod.name_any()) {
             return Next::Stop;
         }
         self.delete(pod);
@@ -337,7 +339,8 @@ impl<'a> Step<'a> {
     /// Those that hold the others up, lowest ordinal first, the wanted before the condemned.
     fn unwell(&self) -> impl Iterator<Item = &'a Pod> {
         let wanted = self.replicas.values().filter_map(|slot| *slot);
-        let condemned = self.condemned.iter().rev().map(|(_, pod)| *pod);
+        let condemned =
+            self.condemned.iter().rev().map(|(_, pod)| *pod).filter(|pod| !pods::is_finished(pod));
         wanted.chain(condemned).filter(|pod| !self.is_well(pod))
     }
 

@@ -389,6 +389,16 @@ fn check(world: &World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+#[test]
+fn ended_pods_hold_nobody_up() {
+    let mut world = World::new(set(3, claim_policy("Delete", "Delete")));
+    for act in [Act::Step(3), Act::Run(0), Act::Step(2), Act::Scale(0), Act::Fail(0), Act::Fail(1)] {
+        perform(&mut world, &act);
+    }
+    world.settle();
+    assert!(world.ordinals().is_empty());
+}
+
 proptest! {
     /// Whatever is cut short, ordinals stay in order, and the set comes to rest at what it asks for.
     #[test]

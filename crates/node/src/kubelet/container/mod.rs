@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use agentcube_runtime::image::Config;
 
-pub(crate) use network_files::{Names, hosts, names, resolv_conf};
+pub(crate) use network_files::{Names, hosts, names};
 pub use support::Allowed;
 pub(crate) use support::refusal;
 
@@ -63,7 +63,9 @@ pub(crate) fn describe(pod: &Pod, container: &Container, run: Run<'_>) -> Result
     let mut env = arguments::environment(run.config, run.env);
     let args = arguments::command(container, run.config, &env)?;
     let home = user.home.unwrap_or_else(|| "/".to_owned());
-    for (name, value) in [("HOSTNAME", run.names.hostname.as_str()), ("HOME", &home), ("PATH", arguments::PATH)] {
+    for (name, value) in
+        [("HOSTNAME", run.names.hostname.as_str()), ("HOME", &home), ("PATH", arguments::PATH)]
+    {
         if !env.iter().any(|(known, _)| known == name) {
             env.push((name.to_owned(), value.to_owned()));
         }

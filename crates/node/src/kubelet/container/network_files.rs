@@ -4,8 +4,6 @@ use std::net::Ipv4Addr;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
-const MOST_NAME_SERVERS: usize = 3;
-const MOST_SEARCHES: usize = 32;
 /// The kernel keeps no longer host names.
 const MOST_HOSTNAME: usize = 63;
 
@@ -30,7 +28,8 @@ pub(crate) fn names(pod: &Pod, cluster_domain: &str) -> Result<Names, String> {
     let set = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
     let short = shortened(&set(&spec.hostname).or(pod.metadata.name.clone()).unwrap_or_default());
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-    let domain = set(&spec.subdomain).map(|subdomain| format!("{subdomain}.{namespace}.svc.{cluster_domain}"));
+    let domain =
+        set(&spec.subdomain).map(|subdomain| format!("{subdomain}.{namespace}.svc.{cluster_domain}"));
     let domain = domain.unwrap_or_default();
     let hostname = match spec.set_hostname_as_fqdn {
         Some(true) if !domain.is_empty() => format!("{short}.{domain}"),
@@ -73,55 +72,4 @@ pub(crate) fn hosts(pod: &Pod, names: &Names, address: Ipv4Addr) -> String {
         text.push_str(&format!("{}\t{hostnames}\n", alias.ip));
     }
     text
-}
-
-/// `/etc/resolv.conf`. Whatever the policy, only the node's own name server can be reached.
-pub(crate) fn resolv_conf(pod: &Pod, cluster_domain: &str, name_server: Ipv4Addr) -> String {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-    let spec = pod.spec.as_ref();
-    let policy = spec.and_then(|spec| spec.dns_policy.as_deref()).unwrap_or("ClusterFirst");
-    let (mut servers, mut searches, mut options) = (Vec::new(), Vec::new(), Vec::new());
-    if policy != "None" {
-        servers.push(name_server.to_string());
-    }
-    if policy.starts_with("ClusterFirst") {
-        searches = vec![
-            format!("{namespace}.svc.{cluster_domain}"),
-            format!("svc.{cluster_domain}"),
-            cluster_domain.to_owned(),
-        ];
-        options.push(("ndots".to_owned(), Some("5".to_owned())));
-    }
-    if let Some(own) = spec.and_then(|spec| spec.dns_config.as_ref()) {
-        extend(&mut servers, own.nameservers.as_deref());
-        extend(&mut searches, own.searches.as_deref());
-        for option in own.options.iter().flatten() {
-            let Some(name) = &option.name else { continue };
-            options.retain(|(known, _)| known != name);
-            options.push((name.clone(), option.value.clone()));
-        }
-    }
-    servers.truncate(MOST_NAME_SERVERS);
-    searches.truncate(MOST_SEARCHES);
-    let mut text = String::new();
-    if !searches.is_empty() {
-        text.push_str(&format!("search {}\n", searches.join(" ")));
-    }
-    for server in servers {
-        text.push_str(&format!("nameserver {server}\n"));
-    }
-    let options: Vec<String> =
-        options.into_iter().map(|(name, value)| value.map_or(name.clone(), |value| format!("{name}:{value}"))).collect();
-    if !options.is_empty() {
-        text.push_str(&format!("options {}\n", options.join(" ")));
-    }
-    text
-}
-
-fn extend(list: &mut Vec<String>, more: Option<&[String]>) {
-    for item in more.unwrap_or_default() {
-        if !list.contains(item) {
-            list.push(item.clone());
-        }
-    }
 }

@@ -26,7 +26,9 @@ pub(super) fn of(container: &Container, processes: u64) -> Result<Resources, Ref
 /// None, and nothing at all, are the same: no limit.
 fn amount(list: &List, name: &str, read: impl Fn(&Quantity) -> i64) -> Result<Option<u64>, Refusal> {
     let Some(written) = list.get(name) else { return Ok(None) };
-    let quantity: Quantity =
-        written.0.parse().map_err(|_| Refusal::config(format!("{:?} is not an amount of {name}", written.0)))?;
+    let quantity: Quantity = written
+        .0
+        .parse()
+        .map_err(|_| Refusal::config(format!("{:?} is not an amount of {name}", written.0)))?;
     Ok(u64::try_from(read(&quantity)).ok().filter(|amount| *amount > 0))
 }

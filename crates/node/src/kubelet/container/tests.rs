@@ -27,7 +27,8 @@ fn described(spec: Value, config: &Config) -> Result<ContainerSpec, Refusal> {
     let pod = pod(spec);
     let image = tempfile::tempdir().unwrap();
     let container = pod.spec.as_ref().unwrap().containers[0].clone();
-    let own = container.env.iter().flatten().map(|it| (it.name.clone(), it.value.clone().unwrap_or_default()));
+    let own =
+        container.env.iter().flatten().map(|it| (it.name.clone(), it.value.clone().unwrap_or_default()));
     let names = names(&pod, "cluster.local").unwrap();
     let run = Run {
         id: ContainerId::new("run").unwrap(),
@@ -56,8 +57,10 @@ fn commands_of_pods_and_images() {
         (json!({}), vec!["/bin/serve", "--all"]),
         (json!({"args": ["-x"]}), vec!["/bin/serve", "-x"]),
         (json!({"command": ["sh"]}), vec!["sh"]),
-        (json!({"command": ["sh"], "args": ["-c", "$(A) $$(A) $(B)"], "env": [{"name": "A", "value": "1"}]}),
-            vec!["sh", "-c", "1 $(A) $(B)"]),
+        (
+            json!({"command": ["sh"], "args": ["-c", "$(A) $$(A) $(B)"], "env": [{"name": "A", "value": "1"}]}),
+            vec!["sh", "-c", "1 $(A) $(B)"],
+        ),
         (json!({"args": ["$(MODE)"]}), vec!["/bin/serve", "image"]),
     ];
     for (container, args) in table {
@@ -82,7 +85,10 @@ fn limits_become_numbers() {
     let table = [
         (json!({}), (None, None, None)),
         (json!({"limits": {"cpu": "1500m", "memory": "64Mi"}}), (Some(64 << 20), Some(1500), Some(1500))),
-        (json!({"limits": {"cpu": "2"}, "requests": {"cpu": "100m", "memory": "1Gi"}}), (None, Some(2000), Some(100))),
+        (
+            json!({"limits": {"cpu": "2"}, "requests": {"cpu": "100m", "memory": "1Gi"}}),
+            (None, Some(2000), Some(100)),
+        ),
         (json!({"limits": {"memory": "0"}}), (None, None, None)),
     ];
     for (resources, (memory, cpu, request)) in table {
@@ -142,7 +148,10 @@ fn names_and_hosts() {
     ];
     for (spec, short, domain, hostname) in table {
         let names = names(&pod(spec), "cluster.local").unwrap();
-        assert_eq!((names.short.as_str(), names.domain.as_str(), names.hostname.as_str()), (short, domain, hostname));
+        assert_eq!(
+            (names.short.as_str(), names.domain.as_str(), names.hostname.as_str()),
+            (short, domain, hostname)
+        );
     }
     let endless = json!({"subdomain": "x".repeat(60), "setHostnameAsFQDN": true, "containers": []});
     assert!(names(&pod(endless), "cluster.local").unwrap_err().contains("too long"));
@@ -153,22 +162,6 @@ fn names_and_hosts() {
     let text = hosts(&pod, &names(&pod, "cluster.local").unwrap(), Ipv4Addr::new(10, 244, 0, 3));
     assert!(text.contains("\n10.244.0.3\tweb-0.s.shop.svc.cluster.local\tweb-0\n"), "{text}");
     assert!(text.ends_with("\n# Entries added by HostAliases.\n192.0.2.7\ta\tb\n"), "{text}");
-}
-
-#[test]
-fn resolvers() {
-    let server = Ipv4Addr::new(10, 244, 0, 1);
-    let search = "search shop.svc.cluster.local svc.cluster.local cluster.local";
-    let own = json!({"nameservers": ["192.0.2.1"], "searches": ["x.test"], "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]});
-    let table = [
-        (json!({"containers": []}), format!("{search}\nnameserver 10.244.0.1\noptions ndots:5\n")),
-        (json!({"dnsPolicy": "Default", "containers": []}), "nameserver 10.244.0.1\n".into()),
-        (json!({"dnsPolicy": "None", "dnsConfig": own, "containers": []}), "search x.test\nnameserver 192.0.2.1\noptions ndots:2 edns0\n".into()),
-        (json!({"dnsConfig": own, "containers": []}), format!("{search} x.test\nnameserver 10.244.0.1\nnameserver 192.0.2.1\noptions ndots:2 edns0\n")),
-    ];
-    for (spec, text) in table {
-        assert_eq!(resolv_conf(&pod(spec.clone()), "cluster.local", server), text, "{spec}");
-    }
 }
 
 #[test]

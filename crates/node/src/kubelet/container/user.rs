@@ -157,7 +157,8 @@ fn read(root: &Root, path: &str) -> String {
         Root::Host { .. } => std::path::Path::new("/"),
     };
     let open = || -> Option<std::fs::File> {
-        let base = rustix::fs::open(base, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let base =
+            rustix::fs::open(base, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::openat2(base, path, flags, Mode::empty(), ResolveFlags::IN_ROOT).ok()?;
         let file = std::fs::File::from(file);
@@ -187,7 +188,10 @@ mod tests {
 
     fn resolved(spec: serde_json::Value, user: &str) -> Result<Resolved, Refusal> {
         let dir = image();
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec})).unwrap();
+        let pod: Pod = serde_json::from_value(
+            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}),
+        )
+        .unwrap();
         let container = pod.spec.as_ref().unwrap().containers[0].clone();
         let config = Config { user: user.into(), ..Config::default() };
         resolve(&pod, &container, &config, &Root::Directory(dir.path().into()))
@@ -203,11 +207,22 @@ mod tests {
             (json!({}), json!({}), "7:8", (7, 8, vec![])),
             (json!({"runAsUser": 9}), json!({}), "web", (9, 0, vec![])),
             (json!({"runAsUser": 9}), json!({"runAsUser": 33, "runAsGroup": 2}), "", (33, 2, vec![4])),
-            (json!({"fsGroup": 77, "supplementalGroups": [5, 77]}), json!({}), "web", (33, 34, vec![4, 5, 77])),
-            (json!({"supplementalGroupsPolicy": "Strict", "fsGroup": 6}), json!({}), "web", (33, 34, vec![6])),
+            (
+                json!({"fsGroup": 77, "supplementalGroups": [5, 77]}),
+                json!({}),
+                "web",
+                (33, 34, vec![4, 5, 77]),
+            ),
+            (
+                json!({"supplementalGroupsPolicy": "Strict", "fsGroup": 6}),
+                json!({}),
+                "web",
+                (33, 34, vec![6]),
+            ),
         ];
         for (shared, own, user, (uid, gid, groups)) in table {
-            let spec = json!({"securityContext": shared, "containers": [{"name": "c", "securityContext": own}]});
+            let spec =
+                json!({"securityContext": shared, "containers": [{"name": "c", "securityContext": own}]});
             let found = resolved(spec, user).unwrap().user;
             assert_eq!((found.uid, found.gid, found.groups), (uid, gid, groups), "{shared} {own} {user}");
         }
@@ -222,7 +237,9 @@ mod tests {
             (
                 json!({}),
                 "web",
-                format!("container has runAsNonRoot and image has non-numeric user (web), cannot verify user is non-root {place}"),
+                format!(
+                    "container has runAsNonRoot and image has non-numeric user (web), cannot verify user is non-root {place}"
+                ),
             ),
         ];
         for (mut own, user, message) in table {

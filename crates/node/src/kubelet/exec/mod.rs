@@ -85,7 +85,8 @@ async fn begin(run: Run, options: ExecOptions) -> Result<ExecSession, Status> {
         user: None,
         terminal: options.tty,
     };
-    let (stdio, pipes) = if options.tty { (Stdio::default(), Pipes::default()) } else { Pipes::open(&options)? };
+    let (stdio, pipes) =
+        if options.tty { (Stdio::default(), Pipes::default()) } else { Pipes::open(&options)? };
     let mut process = run
         .runtime
         .exec(&run.id, spec, stdio)
@@ -147,13 +148,7 @@ async fn in_pipes(pipes: Pipes, process: Process, near: Near) {
     conclude(process, both, inward, output).await;
 }
 
-async fn in_terminal(
-    terminal: Terminal,
-    screen: pipe::Receiver,
-    process: Process,
-    near: Near,
-    stdin: bool,
-) {
+async fn in_terminal(terminal: Terminal, screen: pipe::Receiver, process: Process, near: Near, stdin: bool) {
     let Near { input, output } = near;
     let outward = stream::forward(Some(screen), output.clone(), ExecFrame::Stdout);
     let inward = stream::feed(Some(Input::Terminal { terminal, keys: stdin }), input);

@@ -15,9 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub(crate) use back_off::BackOff;
-pub(crate) use plan::{
-    Operation, crash_message, crash_wait, is_ending, plan, printed_pod, runs_again,
-};
+pub(crate) use plan::{Operation, crash_message, crash_wait, is_ending, plan, printed_pod, runs_again};
 pub(crate) use policy::{is_sidecar, restarts};
 pub(crate) use probes::{Kind, Verdict};
 pub(crate) use report::Report;

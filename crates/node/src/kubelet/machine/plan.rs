@@ -15,20 +15,48 @@ use super::{Timing, after, is_sidecar, restarts, seconds};
 pub(crate) enum Operation {
     PrepareVolumes,
     CreateSandbox,
-    Pull { container: String },
-    CancelPull { container: String },
-    Start { container: String, attempt: u32 },
+    Pull {
+        container: String,
+    },
+    CancelPull {
+        container: String,
+    },
+    Start {
+        container: String,
+        attempt: u32,
+    },
     /// A container is held back; say so in an Event.
-    AnnounceBackOff { container: String, message: String },
-    PostStart { container: String },
-    Probe { container: String, kind: Kind },
+    AnnounceBackOff {
+        container: String,
+        message: String,
+    },
+    PostStart {
+        container: String,
+    },
+    Probe {
+        container: String,
+        kind: Kind,
+    },
     /// Say why the container is stopped, and run its hook, which may take `limit`.
-    Stop { container: String, why: Why, message: String, hook: bool, limit: Duration },
+    Stop {
+        container: String,
+        why: Why,
+        message: String,
+        hook: bool,
+        limit: Duration,
+    },
     /// Ask the container's program to end.
-    Signal { container: String },
-    Kill { container: String },
+    Signal {
+        container: String,
+    },
+    Kill {
+        container: String,
+    },
     /// Give back what an ended container held.
-    Clean { container: String, id: String },
+    Clean {
+        container: String,
+        id: String,
+    },
     /// The Pod ends by itself.
     End(End),
     /// From now on nothing of the Pod is started again.
@@ -306,7 +334,8 @@ impl View<'_> {
         {
             // The first word must have been heard before it turns into the second.
             if trouble.reason == "ErrImagePull" && self.state.reported {
-                let message = format!("Back-off pulling image \"{}\"", spec.image.as_deref().unwrap_or_default());
+                let message =
+                    format!("Back-off pulling image \"{}\"", spec.image.as_deref().unwrap_or_default());
                 plan.push(Operation::AnnounceBackOff { container: name.clone(), message });
             }
             return true;
@@ -340,7 +369,9 @@ impl View<'_> {
                 match &running.stopping {
                     Some(stopping) => self.plan_stop(spec, stopping, plan),
                     None if waits && !self.grace_is_over(plan) => {}
-                    None => self.push_stop(spec, Why::Ending, format!("Stopping container {}", spec.name), plan),
+                    None => {
+                        self.push_stop(spec, Why::Ending, format!("Stopping container {}", spec.name), plan)
+                    }
                 }
             }
             active |= container.active();
@@ -353,7 +384,8 @@ impl View<'_> {
     /// Gives everything back, and lets the object go once the API has heard the last of it.
     fn plan_release(&self, plan: &mut Plan) {
         let sandbox = self.removed(&self.state.sandbox, Operation::RemoveSandbox, plan);
-        if self.state.leaving {
+        // The next process needs the rest, unless nobody does.
+        if self.state.leaving && !self.state.gone {
             plan.finished = sandbox;
             return;
         }

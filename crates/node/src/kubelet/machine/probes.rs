@@ -144,7 +144,8 @@ impl Probes {
         };
         answers.run = if answers.last == Some(good) { answers.run.saturating_add(1) } else { 1 };
         answers.last = Some(good);
-        let threshold = if good { probe.success_threshold.unwrap_or(1) } else { probe.failure_threshold.unwrap_or(3) };
+        let threshold =
+            if good { probe.success_threshold.unwrap_or(1) } else { probe.failure_threshold.unwrap_or(3) };
         if answers.run < threshold {
             return;
         }

@@ -27,18 +27,52 @@ pub(crate) enum Report {
     SandboxReady(Ipv4Addr),
     SandboxFailed(String),
     /// The image is there.
-    Pulled { container: String, image_id: String },
+    Pulled {
+        container: String,
+        image_id: String,
+    },
     /// It is not, for now.
-    PullFailed { container: String, reason: &'static str, message: String },
-    Started { container: String, id: String },
+    PullFailed {
+        container: String,
+        reason: &'static str,
+        message: String,
+    },
+    Started {
+        container: String,
+        id: String,
+    },
     /// The container could not even be described.
-    Unstartable { container: String, reason: &'static str, message: String },
+    Unstartable {
+        container: String,
+        reason: &'static str,
+        message: String,
+    },
     /// It was made, but its program could not be executed.
-    StartFailed { container: String, id: String, message: String },
-    HookReturned { container: String, id: String, error: Option<String> },
-    PreStopReturned { container: String, id: String },
-    Exited { container: String, id: String, ended: Ended },
-    Probed { container: String, id: String, kind: Kind, verdict: Verdict },
+    StartFailed {
+        container: String,
+        id: String,
+        message: String,
+    },
+    HookReturned {
+        container: String,
+        id: String,
+        error: Option<String>,
+    },
+    PreStopReturned {
+        container: String,
+        id: String,
+    },
+    Exited {
+        container: String,
+        id: String,
+        ended: Ended,
+    },
+    Probed {
+        container: String,
+        id: String,
+        kind: Kind,
+        verdict: Verdict,
+    },
     SandboxRemoved,
     SandboxStuck,
     VolumesRemoved,

@@ -67,7 +67,6 @@ impl<T> Part<T> {
             _ => None,
         }
     }
-
 }
 
 /// A Pod that ends by itself.
@@ -261,7 +260,10 @@ impl State {
         }
         for container in spec.init_containers.iter().flatten() {
             let Some(known) = self.containers.get_mut(&container.name) else { continue };
-            if known.ended().is_some_and(|ended| !restarts(spec, container, true, ended.code) && ended.code != 0) {
+            if known
+                .ended()
+                .is_some_and(|ended| !restarts(spec, container, true, ended.code) && ended.code != 0)
+            {
                 continue;
             }
             if let Phase::Ended(ended) = std::mem::take(&mut known.phase) {

@@ -41,23 +41,14 @@ impl World {
         let mut state = State::adopt(&pod, now);
         state.started = Some(now);
         let (log, start_errors, pull_errors) = Default::default();
-        let mut world = Self {
-            pod,
-            state,
-            now,
-            timing: Timing::default(),
-            log,
-            start_errors,
-            pull_errors,
-            runs: 0,
-        };
+        let mut world =
+            Self { pod, state, now, timing: Timing::default(), log, start_errors, pull_errors, runs: 0 };
         world.settle();
         world
     }
 
     fn status(&self) -> PodStatus {
-        let around =
-            Surroundings { host: IpAddr::from([192, 0, 2, 1]), now: self.now, timing: &self.timing };
+        let around = Surroundings { host: IpAddr::from([192, 0, 2, 1]), now: self.now, timing: &self.timing };
         status(&self.pod, &self.state, around)
     }
 
@@ -103,7 +94,8 @@ impl World {
             },
             Operation::Start { container, attempt } => {
                 self.runs += 1;
-                let (word, id) = (format!("start {container} {attempt}"), format!("{container}-{}", self.runs));
+                let (word, id) =
+                    (format!("start {container} {attempt}"), format!("{container}-{}", self.runs));
                 match self.start_errors.pop_front() {
                     Some(message) => {
                         let message = message.to_owned();
@@ -260,7 +252,11 @@ fn restart_policies() {
 fn crash_loops_back_off_and_recover() {
     let mut world = World::new(one("Always"));
     world.exits("c", 1);
-    assert_eq!((world.word("c"), world.container("c").restart_count), ("Running".into(), 1), "at once, first");
+    assert_eq!(
+        (world.word("c"), world.container("c").restart_count),
+        ("Running".into(), 1),
+        "at once, first"
+    );
     world.said();
     let plan = world.exits("c", 1);
     assert_eq!(world.said(), ["clean c", "Back-off restarting failed container c in pod p_n(u)"]);
@@ -310,7 +306,20 @@ fn a_failed_init_container_fails_a_pod_that_never_restarts() {
     let mut world = World::new(spec);
     world.exits("a", 2);
     assert_eq!((world.phase(), world.word("a")), ("Failed".into(), "Error".into()));
+    assert_eq!(world.word("c"), "PodInitializing", "it was never its turn");
     assert!(world.said().contains(&"-sandbox".to_owned()));
+}
+
+#[test]
+fn no_phase_is_final_while_a_sidecar_runs() {
+    let mut spec = one("Never");
+    spec["initContainers"] =
+        json!([{"name": "s", "image": "i", "restartPolicy": "Always"}, {"name": "a", "image": "i"}]);
+    let mut world = World::new(spec);
+    world.exits("a", 1);
+    assert_eq!(world.phase(), "Pending", "the sidecar is being stopped");
+    world.exits("s", 143);
+    assert_eq!(world.phase(), "Failed");
 }
 
 #[test]
@@ -333,13 +342,17 @@ fn sidecars_start_in_order_and_end_last() {
     world.exits("t", 143);
     assert_eq!(world.said(), ["clean t", "Stopping container s", "signal s"]);
     world.exits("s", 143);
-    assert_eq!((world.phase(), world.said()), ("Succeeded".into(), vec!["clean s".into(), "-sandbox".into(), "-volumes".into()]));
+    assert_eq!(
+        (world.phase(), world.said()),
+        ("Succeeded".into(), vec!["clean s".into(), "-sandbox".into(), "-volumes".into()])
+    );
 }
 
 #[test]
 fn graceful_deletion_hooks_signals_kills_and_deletes() {
     let mut spec = one("Always");
-    spec["containers"][0]["lifecycle"] = json!({"preStop": {"exec": {"command": ["x"]}}, "postStart": {"exec": {"command": ["y"]}}});
+    spec["containers"][0]["lifecycle"] =
+        json!({"preStop": {"exec": {"command": ["x"]}}, "postStart": {"exec": {"command": ["y"]}}});
     let mut world = World::new(spec);
     assert_eq!(world.said(), ["volumes", "sandbox", "pull c", "start c 0", "post-start c"]);
     let plan = world.delete(30);
@@ -347,7 +360,10 @@ fn graceful_deletion_hooks_signals_kills_and_deletes() {
     assert_eq!(plan.wake, Some(after(world.now, seconds(30))));
     world.pass(30);
     assert_eq!(world.said(), ["kill c", "clean c", "-sandbox", "-volumes", "delete"]);
-    assert_eq!((world.phase(), world.container("c").state.unwrap().terminated.unwrap().exit_code), ("Failed".into(), 137));
+    assert_eq!(
+        (world.phase(), world.container("c").state.unwrap().terminated.unwrap().exit_code),
+        ("Failed".into(), 137)
+    );
     world.state.gone = true;
     assert!(world.settle().finished);
     assert_eq!(world.said(), ["-directory"]);
@@ -386,7 +402,10 @@ fn readiness_follows_the_probe_and_the_gates() {
     spec["containers"][0]["readinessProbe"] = json!({"exec": {"command": ["x"]}, "failureThreshold": 1});
     spec["readinessGates"] = json!([{"conditionType": "example.com/gate"}]);
     let mut world = World::new(spec);
-    assert_eq!(world.condition("ContainersReady"), "False ContainersNotReady containers with unready status: [c]");
+    assert_eq!(
+        world.condition("ContainersReady"),
+        "False ContainersNotReady containers with unready status: [c]"
+    );
     world.answers("c", Kind::Readiness, Verdict::Success);
     assert_eq!(world.condition("ContainersReady"), "True");
     let missing = "corresponding condition of pod readiness gate \"example.com/gate\" does not exist.";
@@ -437,17 +456,26 @@ fn deadlines_end_a_pod() {
     assert_eq!(world.phase(), "Running", "not before its containers ended");
     world.exits("c", 0);
     let status = world.status();
-    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("DeadlineExceeded")));
+    assert_eq!(
+        (status.phase.as_deref(), status.reason.as_deref()),
+        (Some("Failed"), Some("DeadlineExceeded"))
+    );
 }
 
 #[test]
 fn containers_that_another_process_ran_are_started_again() {
-    for (policy, phase, restarts) in [("Always", "Running", 1), ("OnFailure", "Running", 1), ("Never", "Failed", 0)] {
+    for (policy, phase, restarts) in
+        [("Always", "Running", 1), ("OnFailure", "Running", 1), ("Never", "Failed", 0)]
+    {
         let mut before = World::new(one(policy));
         assert_eq!(before.word("c"), "Running");
         before.state = State::adopt(&before.pod, before.now);
         before.settle();
-        assert_eq!((before.phase().as_str(), before.container("c").restart_count), (phase, restarts), "{policy}");
+        assert_eq!(
+            (before.phase().as_str(), before.container("c").restart_count),
+            (phase, restarts),
+            "{policy}"
+        );
         let states = before.container("c");
         let ended = states.last_state.unwrap().terminated.or(states.state.unwrap().terminated).unwrap();
         assert_eq!((ended.exit_code, ended.reason.as_deref()), (137, Some("ContainerStatusUnknown")));
@@ -477,7 +505,7 @@ fn deletion_before_anything_ran() {
     world.report(Report::VolumesReady);
     world.settle();
     assert_eq!(world.said(), ["-volumes", "delete"]);
-    assert_eq!(world.phase(), "Failed");
+    assert_eq!((world.phase(), world.word("c")), ("Failed".into(), "ContainerStatusUnknown".into()));
 }
 
 #[test]
@@ -486,7 +514,10 @@ fn a_node_that_stops_tells_nobody() {
     world.said();
     world.state.leaving = true;
     let plan = world.settle();
-    assert_eq!((world.said(), plan.wake), (vec!["Stopping container c".into(), "signal c".into()], Some(after(world.now, seconds(5)))));
+    assert_eq!(
+        (world.said(), plan.wake),
+        (vec!["Stopping container c".into(), "signal c".into()], Some(after(world.now, seconds(5))))
+    );
     world.exit("c", 0);
     assert!(world.settle().finished);
     assert_eq!(world.said(), ["clean c", "-sandbox"], "volumes and directory are kept for the next process");

@@ -49,8 +49,11 @@ async fn paused<T>(value: T) -> T {
 pub(crate) async fn delete(parts: Arc<Parts>, pod: Arc<Pod>) -> Outcome {
     let (api, name) = api(&parts, &pod);
     let preconditions = Preconditions { uid: Some(uid(&pod)), ..Preconditions::default() };
-    let params =
-        DeleteParams { grace_period_seconds: Some(0), preconditions: Some(preconditions), ..DeleteParams::default() };
+    let params = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(preconditions),
+        ..DeleteParams::default()
+    };
     Outcome::Report(match api.delete(&name, &params).await {
         Ok(_) => Report::Deleted,
         // It is gone, or another one has its name.

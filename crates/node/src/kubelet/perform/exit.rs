@@ -101,7 +101,8 @@ pub(crate) async fn clean(
         }
     }
     let run = id.clone();
-    let removed = blocking(move || parts.directories.remove_run(&uid(&pod), &run).map_err(|e| e.to_string())).await;
+    let removed =
+        blocking(move || parts.directories.remove_run(&uid(&pod), &run).map_err(|e| e.to_string())).await;
     if let Err(error) = removed {
         tracing::warn!(container = %id, "its directory could not be removed: {error}");
     }

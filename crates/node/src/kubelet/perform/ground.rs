@@ -7,7 +7,7 @@ use agentcube_runtime::{Runtime, SandboxId, SandboxSpec};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Outcome, Parts, blocking, uid};
-use crate::kubelet::container::{Names, hosts, names, resolv_conf};
+use crate::kubelet::container::{Names, hosts, names};
 use crate::kubelet::machine::{Report, printed_pod};
 use crate::kubelet::worker::Ground;
 
@@ -69,7 +69,8 @@ async fn discard(parts: &Parts, id: &SandboxId) {
 
 /// The runtime that the Pod's RuntimeClass names.
 fn runtime(parts: &Parts, pod: &Pod) -> Result<Arc<dyn Runtime>, String> {
-    let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()).filter(|it| !it.is_empty());
+    let class =
+        pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()).filter(|it| !it.is_empty());
     let handler = match class {
         None => String::new(),
         Some(class) => match parts.caches.runtime_classes.get("", class) {
@@ -86,11 +87,10 @@ async fn write_files(parts: &Arc<Parts>, pod: &Arc<Pod>, ground: &Ground) -> Res
     blocking(move || {
         let Ground { address, names, .. } = &ground;
         let Names { hostname, .. } = names.as_ref();
-        let resolv = resolv_conf(&pod, &parts.options.cluster_domain, parts.network.gateway());
         let files = [
             ("hosts", hosts(&pod, names, *address)),
             ("hostname", format!("{hostname}\n")),
-            ("resolv.conf", resolv),
+            ("resolv.conf", parts.network.resolv_conf(&pod)),
         ];
         let write = || -> std::io::Result<()> {
             let directory = parts.directories.etc(&uid(&pod))?;
@@ -117,7 +117,8 @@ pub(crate) async fn remove_sandbox(parts: Arc<Parts>, pod: Arc<Pod>) -> Outcome 
 
 pub(crate) async fn remove_volumes(parts: Arc<Parts>, pod: Arc<Pod>) -> Outcome {
     let subject = pod.clone();
-    let removed = blocking(move || parts.volumes.remove(&uid(&subject)).map_err(|error| error.to_string())).await;
+    let removed =
+        blocking(move || parts.volumes.remove(&uid(&subject)).map_err(|error| error.to_string())).await;
     Outcome::Report(match removed {
         Ok(()) => Report::VolumesRemoved,
         Err(error) => {

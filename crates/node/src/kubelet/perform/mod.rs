@@ -63,7 +63,10 @@ pub(super) struct Started {
 
 /// What became of a status.
 pub(super) enum Written {
-    Accepted { pod: Arc<Pod>, status: Box<PodStatus> },
+    Accepted {
+        pod: Arc<Pod>,
+        status: Box<PodStatus>,
+    },
     /// The Pod has changed meanwhile.
     Outdated(Arc<Pod>),
     /// Worth another try.

@@ -130,7 +130,9 @@ fn keyring(parts: &Parts, pod: &Pod) -> Keyring {
     let mut keyring = Keyring::default();
     for reference in pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten()) {
         let Some(secret) = parts.lookup.secret(namespace, &reference.name) else { continue };
-        let Some(data) = secret.data.as_ref().and_then(|data| data.get(".dockerconfigjson")) else { continue };
+        let Some(data) = secret.data.as_ref().and_then(|data| data.get(".dockerconfigjson")) else {
+            continue;
+        };
         match Keyring::parse(&data.0) {
             Ok(more) => keyring.extend(more),
             Err(error) => {

@@ -45,9 +45,9 @@ impl Start {
         let _turn = self.parts.starts.acquire().await;
         let (name, id) = (self.spec.name.clone(), self.id());
         let this = self.clone();
-        let ready = blocking(move || Ok(this.prepare())).await.unwrap_or_else(|message| {
-            Err(Refusal { reason: "CreateContainerError", message })
-        });
+        let ready = blocking(move || Ok(this.prepare()))
+            .await
+            .unwrap_or_else(|message| Err(Refusal { reason: "CreateContainerError", message }));
         let Ready { spec, stdio, stdin } = match ready {
             Ok(ready) => ready,
             Err(Refusal { reason, message }) => {
@@ -76,14 +76,21 @@ impl Start {
             terminal,
             stop_signal: self.stop_signal(),
         };
-        Outcome::Started(Box::new(Started { container: name, attempt: self.attempt, run, exit: process.exit }))
+        Outcome::Started(Box::new(Started {
+            container: name,
+            attempt: self.attempt,
+            run,
+            exit: process.exit,
+        }))
     }
 
     fn failed(&self, id: String, error: &Error) -> Outcome {
         let (container, message) = (self.spec.name.clone(), error.to_string());
         self.say(Severity::Warning, "Failed", format!("Error: {message}"));
         Outcome::Report(match error {
-            Error::Unsupported(_) => Report::Unstartable { container, reason: "CreateContainerError", message },
+            Error::Unsupported(_) => {
+                Report::Unstartable { container, reason: "CreateContainerError", message }
+            }
             _ => Report::StartFailed { container, id, message },
         })
     }
@@ -111,14 +118,17 @@ impl Start {
         let pod = self.pod_with_addresses();
         let env = environment::resolve(&pod, &self.spec, self.parts.lookup.as_ref())
             .map_err(|error| config(error.to_string()))?;
-        let mut volumes = self.prepared.mounts(&self.spec, &env).map_err(|error| config(error.to_string()))?;
+        let mut volumes =
+            self.prepared.mounts(&self.spec, &env).map_err(|error| config(error.to_string()))?;
         if let Root::Host { .. } = self.image.image.root {
             volumes.extend(self.parts.options.host_mounts.iter().cloned());
         }
         let disk = |error: io::Error| create(format!("cannot prepare its directory: {error}"));
         let directory = self.parts.directories.run(&uid, &self.id()).map_err(disk)?;
         let message = termination_message(&directory);
-        fs::File::create(&message).and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o666))).map_err(disk)?;
+        fs::File::create(&message)
+            .and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o666)))
+            .map_err(disk)?;
         let files = self.parts.directories.etc(&uid).map_err(disk)?;
         let id = |error: Error| create(error.to_string());
         let run = container::Run {
@@ -152,11 +162,8 @@ impl Start {
 
     /// Where the program's output and its errors go.
     fn log(&self, uid: &str) -> io::Result<(OwnedFd, OwnedFd)> {
-        let run = logs::Run {
-            pod_uid: uid.to_owned(),
-            container: self.spec.name.clone(),
-            attempt: self.attempt,
-        };
+        let run =
+            logs::Run { pod_uid: uid.to_owned(), container: self.spec.name.clone(), attempt: self.attempt };
         self.parts.logs.forget_before(&run)?;
         self.parts.logs.begin(&run)
     }

@@ -22,7 +22,11 @@ pub(super) async fn probe(command: &[String], target: &Target, limit: Duration) 
 }
 
 /// Runs a command; its code, and the beginning of what it said.
-pub(super) async fn run(command: &[String], target: &Target, limit: Duration) -> Result<(i32, String), String> {
+pub(super) async fn run(
+    command: &[String],
+    target: &Target,
+    limit: Duration,
+) -> Result<(i32, String), String> {
     let (output, mut reader) = pipe_pair().map_err(|error| format!("cannot make a pipe: {error}"))?;
     let errors = output.try_clone().map_err(|error| format!("cannot make a pipe: {error}"))?;
     let stdio = Stdio { stdin: None, stdout: Some(output), stderr: Some(errors) };

@@ -7,6 +7,7 @@ use http::Request;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
+use super::http::beside;
 use super::{Target, connect};
 use crate::kubelet::machine::Verdict;
 
@@ -45,18 +46,19 @@ async fn call(service: &str, port: u16, target: &Target, limit: Duration) -> Res
         let early = response.headers().get("grpc-status").cloned();
         let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
         let body = body.map_err(|error| error.to_string())?;
-        let status = early.or_else(|| body.trailers().and_then(|trailers| trailers.get("grpc-status").cloned()));
+        let status =
+            early.or_else(|| body.trailers().and_then(|trailers| trailers.get("grpc-status").cloned()));
         match status.as_ref().and_then(|status| status.to_str().ok()) {
-            Some("0") => answer(&body.to_bytes()).ok_or_else(|| "the answer is not a health status".to_owned()),
-            Some("12") => Err("this server does not implement the grpc health protocol (grpc.health.v1.Health)".into()),
+            Some("0") => {
+                answer(&body.to_bytes()).ok_or_else(|| "the answer is not a health status".to_owned())
+            }
+            Some("12") => {
+                Err("this server does not implement the grpc health protocol (grpc.health.v1.Health)".into())
+            }
             other => Err(format!("rpc failed with status {}", other.unwrap_or("unknown"))),
         }
     };
-    tokio::select! {
-        biased;
-        answer = asking => answer,
-        ended = connection => Err(ended.err().map_or("EOF".to_owned(), |error| error.to_string())),
-    }
+    beside(connection, asking).await
 }
 
 /// Five bytes of frame, then field 1: the service's name.

@@ -1,5 +1,6 @@
 //! Probes over HTTP and HTTPS. Certificates are not verified, as Pods make their own.
 
+use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -99,7 +100,8 @@ fn request(get: &HTTPGetAction, uri: &Uri) -> Result<Request<Empty<Bytes>>, Stri
     let mut request = Request::get(path).body(Empty::new()).map_err(|error| error.to_string())?;
     let headers = request.headers_mut();
     for given in get.http_headers.iter().flatten() {
-        let name: header::HeaderName = given.name.parse().map_err(|_| format!("invalid header {:?}", given.name))?;
+        let name: header::HeaderName =
+            given.name.parse().map_err(|_| format!("invalid header {:?}", given.name))?;
         let value = given.value.parse().map_err(|_| format!("invalid value of header {:?}", given.name))?;
         headers.append(name, value);
     }
@@ -127,14 +129,18 @@ where
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         Ok(read(response).await)
     };
-    tokio::pin!(asking, connection);
+    beside(connection, asking).await
+}
+
+/// Drives a connection until the answer is there. That it ended is no news: the answer may have come before.
+pub(super) async fn beside<T>(connection: impl Future, asking: impl Future<Output = T>) -> T {
+    let driving = async {
+        connection.await;
+        std::future::pending::<std::convert::Infallible>().await
+    };
     tokio::select! {
-        answer = &mut asking => answer,
-        ended = &mut connection => match ended {
-            // What it brought before its end has been handed over, if it brought anything.
-            Ok(()) => asking.await,
-            Err(error) => Err(error.to_string()),
-        },
+        answer = asking => answer,
+        never = driving => match never {},
     }
 }
 

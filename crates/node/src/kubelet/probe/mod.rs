@@ -83,7 +83,11 @@ pub(crate) async fn probe(container: &Container, probe: &Probe, target: &Target)
 }
 
 /// One lifecycle hook. Whoever gives it less time than it needs drops the future.
-pub(crate) async fn hook(container: &Container, hook: &LifecycleHandler, target: &Target) -> Result<(), String> {
+pub(crate) async fn hook(
+    container: &Container,
+    hook: &LifecycleHandler,
+    target: &Target,
+) -> Result<(), String> {
     const LIMIT: Duration = Duration::from_secs(24 * 3600);
     if let Some(exec) = &hook.exec {
         let command = exec.command.as_deref().unwrap_or_default();
@@ -124,7 +128,9 @@ fn own_host(host: Option<&str>, address: Ipv4Addr) -> Result<(), String> {
     match host {
         None | Some("") => Ok(()),
         Some(host) if host == address.to_string() => Ok(()),
-        Some(host) => Err(format!("this node probes a Pod's own address only, not {host:?}; remove the host")),
+        Some(host) => {
+            Err(format!("this node probes a Pod's own address only, not {host:?}; remove the host"))
+        }
     }
 }
 
@@ -145,3 +151,6 @@ fn words(error: &io::Error) -> String {
         _ => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;

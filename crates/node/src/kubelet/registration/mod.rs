@@ -92,7 +92,11 @@ impl Beat {
 
     fn node(&self, name: &str) -> Node {
         Node {
-            metadata: ObjectMeta { name: Some(name.to_owned()), labels: Some(labels(name)), ..Default::default() },
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                labels: Some(labels(name)),
+                ..Default::default()
+            },
             ..Node::default()
         }
     }
@@ -204,7 +208,8 @@ fn conditions(facts: &Facts, old: &[NodeCondition], now: Timestamp) -> Vec<NodeC
     );
     let processes = ("False", ("KubeletHasSufficientPID", "kubelet has sufficient PID available"));
     let ready = ("True", ("KubeletReady", "kubelet is posting ready status"));
-    let all = [("MemoryPressure", memory), ("DiskPressure", disk), ("PIDPressure", processes), ("Ready", ready)];
+    let all =
+        [("MemoryPressure", memory), ("DiskPressure", disk), ("PIDPressure", processes), ("Ready", ready)];
     let made = all.map(|(kind, (status, (reason, message)))| {
         let before = old.iter().find(|condition| condition.type_ == kind && condition.status == status);
         let since: Option<Time> = before.and_then(|condition| condition.last_transition_time.clone());

@@ -113,7 +113,11 @@ fn ready(spec: &PodSpec, containers: &Finding, conditions: &[PodCondition]) -> F
             }
         })
         .collect();
-    if unmet.is_empty() { Finding::TRUE } else { Finding::fails("ReadinessGatesNotReady", Some(unmet.join(", "))) }
+    if unmet.is_empty() {
+        Finding::TRUE
+    } else {
+        Finding::fails("ReadinessGatesNotReady", Some(unmet.join(", ")))
+    }
 }
 
 fn initialized(spec: &PodSpec, statuses: &[ContainerStatus], phase: &str) -> Finding {

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, Pod, PodSpec, VolumeMountStatus,
+    Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated,
+    ContainerStateWaiting, ContainerStatus, Pod, PodSpec, VolumeMountStatus,
 };
 
 use super::{Surroundings, time};
@@ -36,13 +36,19 @@ pub(super) fn statuses(
     (init, regular)
 }
 
-/// Containers that never ran will not run any more.
-pub(super) fn settle(statuses: &mut [ContainerStatus], state: &State) {
-    let initialized = state.containers.values().any(|container| container.ran);
+/// Containers that were to run, but never did, will not run any more.
+pub(super) fn settle(statuses: &mut [ContainerStatus], spec: &PodSpec, state: &State) {
+    let done = |container: &Spec| {
+        let known = state.containers.get(&container.name);
+        known.and_then(Container::ended).is_some_and(|ended| ended.code == 0 || is_sidecar(container))
+    };
+    if !spec.init_containers.iter().flatten().all(done) {
+        return;
+    }
     for status in statuses {
         let waiting = status.state.as_ref().is_some_and(|state| state.waiting.is_some());
         let ran = status.last_state.as_ref().is_some_and(|last| last.terminated.is_some());
-        if waiting && !ran && initialized {
+        if waiting && !ran {
             let unknown = Ended::unknown(String::new(), None, Timestamp::UNIX_EPOCH);
             let mut ended = terminated(&unknown);
             ended.finished_at = None;
@@ -125,17 +131,12 @@ impl View<'_> {
         }
         match &self.known.phase {
             Phase::Ended(ended) => (ended_state(ended), before),
-            _ => (waiting(self.first_word(state), None), before),
+            _ => (waiting(self.first_word(), None), before),
         }
     }
 
-    fn first_word(&self, state: &State) -> &'static str {
-        let initialized = self
-            .spec
-            .containers
-            .iter()
-            .any(|it| state.containers.get(&it.name).is_some_and(|known| known.phase != Phase::New));
-        if self.has_init && !(initialized && !self.init) { "PodInitializing" } else { "ContainerCreating" }
+    fn first_word(&self) -> &'static str {
+        if self.has_init { "PodInitializing" } else { "ContainerCreating" }
     }
 
     fn held_back(&self, state: &State) -> Option<(&'static str, String)> {
@@ -144,7 +145,8 @@ impl View<'_> {
         }
         let name = &self.container.name;
         let Surroundings { now, timing, .. } = self.around;
-        if crash_wait(self.known, timing).is_some_and(|until| until > now || self.known.work != Default::default())
+        if crash_wait(self.known, timing)
+            .is_some_and(|until| until > now || self.known.work != Default::default())
             && let Some(message) = crash_message(self.pod, name, self.known, timing)
         {
             return Some(("CrashLoopBackOff", message));

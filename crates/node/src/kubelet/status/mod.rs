@@ -33,13 +33,17 @@ pub(crate) fn status(pod: &Pod, state: &State, around: Surroundings<'_>) -> PodS
     let (init, mut regular) = containers::statuses(pod, spec, state, ending, around);
     let over = ending && !state.containers.values().any(super::machine::Container::active);
     if over {
-        containers::settle(&mut regular, state);
+        containers::settle(&mut regular, spec, state);
     }
     let all: Vec<_> = init.iter().chain(&regular).cloned().collect();
     let phase = match old.phase.as_deref() {
         Some(last @ ("Succeeded" | "Failed")) => last.to_owned(),
         _ if over && state.end.is_some() => "Failed".to_owned(),
-        _ => phase::phase(spec, state, &all, ending, over).to_owned(),
+        before => match phase::phase(spec, state, &all, ending, over) {
+            // Not while anything of it may still run: others take the final phase for leave to use what it had.
+            "Succeeded" | "Failed" if !over => before.unwrap_or("Pending").to_owned(),
+            phase => phase.to_owned(),
+        },
     };
     let same_phase = old.phase.as_deref() == Some(&phase);
     let (reason, message) = match &state.end {
