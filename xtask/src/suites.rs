@@ -64,6 +64,12 @@ const SUITES: &[Suite] = &[
         runs: &[&["-p", "agentcube-testkit", "--test", "durability"]],
         needs_kubernetes: false,
     },
+    Suite {
+        name: "node",
+        about: "`agentcube up` with real Pods: a kubectl session, also without root, and kill -9 at any moment",
+        runs: &[&["-p", "agentcube-testkit", "--test", "node"]],
+        needs_kubernetes: true,
+    },
 ];
 
 #[derive(Default)]

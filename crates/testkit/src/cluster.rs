@@ -4,6 +4,7 @@
 pub mod embedded;
 pub mod process;
 pub mod real;
+pub mod up;
 
 use std::any::Any;
 use std::net::{Ipv4Addr, TcpListener};

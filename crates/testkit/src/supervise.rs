@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -12,6 +13,14 @@ use anyhow::{Context, Result};
 /// process id on its own standard output and then waits for the pipe to close.
 const SUPERVISOR: &str =
     r#"log=$1; shift; "$@" >"$log" 2>&1 & pid=$!; echo $pid; read _; kill -9 $pid 2>/dev/null; wait $pid"#;
+
+/// Somebody else to run a child as.
+#[derive(Clone, Debug)]
+pub struct Account {
+    pub uid: u32,
+    pub gid: u32,
+    pub home: PathBuf,
+}
 
 /// A supervised child process.
 pub struct Process {
@@ -23,8 +32,23 @@ pub struct Process {
 impl Process {
     /// Starts `command` with everything it prints going to `log`.
     pub fn start(command: &Path, args: &[String], log: &Path) -> Result<Process> {
+        Self::start_as(None, command, args, log)
+    }
+
+    /// The same as another user, if one is given: with that user's rights and home from the first instruction on.
+    pub fn start_as(
+        account: Option<&Account>,
+        command: &Path,
+        args: &[String],
+        log: &Path,
+    ) -> Result<Process> {
         File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-        let mut shell = Command::new("sh")
+        let mut shell = Command::new("sh");
+        if let Some(account) = account {
+            std::os::unix::fs::chown(log, Some(account.uid), Some(account.gid))?;
+            shell.uid(account.uid).gid(account.gid).env("HOME", &account.home).current_dir("/");
+        }
+        let mut shell = shell
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(log)
             .arg(command)
@@ -54,10 +78,22 @@ impl Process {
         Ok(kib * 1024)
     }
 
+    /// Whether the child has ended, by itself or not.
+    pub fn has_ended(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        // Its supervisor has not waited for it yet, so a child that has ended still is there, as a zombie.
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+    }
+
+    /// All that the child printed so far.
+    pub fn log(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
     /// The last lines that the child printed.
     pub fn log_tail(&self) -> String {
-        let text = std::fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(15)..].join("\n")
     }

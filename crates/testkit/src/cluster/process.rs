@@ -71,6 +71,14 @@ impl ServerProcess {
 }
 
 async fn ready(kubeconfig: &Path, address: &str) -> Result<HttpClient> {
+    let http = client(kubeconfig, address)?;
+    let reply = http.send(Request::new(Method::GET, "/readyz")).await?;
+    ensure!(reply.is_success(), "{}", String::from_utf8_lossy(&reply.bytes));
+    Ok(http)
+}
+
+/// A client for an address that has the certificate and the token of a kubeconfig of ours.
+pub(super) fn client(kubeconfig: &Path, address: &str) -> Result<HttpClient> {
     let text = std::fs::read_to_string(kubeconfig)?;
     let value = |key: &str| -> Result<&str> {
         text.lines()
@@ -79,10 +87,7 @@ async fn ready(kubeconfig: &Path, address: &str) -> Result<HttpClient> {
             .context("not in the kubeconfig")
     };
     let ca = STANDARD.decode(value("certificate-authority-data:")?)?;
-    let http = HttpClient::new(address.parse()?, std::str::from_utf8(&ca)?, value("token:")?)?;
-    let reply = http.send(Request::new(Method::GET, "/readyz")).await?;
-    ensure!(reply.is_success(), "{}", String::from_utf8_lossy(&reply.bytes));
-    Ok(http)
+    HttpClient::new(address.parse()?, std::str::from_utf8(&ca)?, value("token:")?)
 }
 
 /// Builds the `agentcube` program in the profile of the running test, and says where it is.
