@@ -46,18 +46,10 @@ impl Api {
             let detail = "resourceVersion should not be set on objects to be created";
             return Err(Status::new(StatusCode::INTERNAL_SERVER_ERROR, "", detail));
         }
-        let base = metadata.get("generateName").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let named = metadata.get("name").and_then(Value::as_str).is_some_and(|name| !name.is_empty());
-        if named || base.is_empty() {
-            let stamp = now();
-            return self
-                .create_named(resource, namespace, value, intent, &stamp, warnings, Tracking::Update)
-                .await;
-        }
+        let generates = is_text(metadata.get("generateName")) && !is_text(metadata.get("name"));
+        let attempts = if generates { NAME_ATTEMPTS } else { 1 };
         for attempt in 1.. {
-            let mut candidate = value.clone();
-            candidate["metadata"]["name"] = generated_name(&base).into();
-            let stamp = now();
+            let (candidate, stamp) = (value.clone(), now());
             let result = self
                 .create_named(
                     resource,
@@ -70,7 +62,7 @@ impl Api {
                 )
                 .await;
             match result {
-                Err(taken) if taken.reason == "AlreadyExists" && attempt < NAME_ATTEMPTS => {}
+                Err(taken) if taken.reason == "AlreadyExists" && attempt < attempts => {}
                 other => return other,
             }
         }
@@ -119,6 +111,7 @@ impl Api {
         Ok(())
     }
 
+    /// One attempt at a name, which is made here if the object says only how it begins.
     #[allow(clippy::too_many_arguments, reason = "one step of a pipeline; every part is needed and named")]
     pub(super) async fn create_named(
         &self,
@@ -130,16 +123,17 @@ impl Api {
         warnings: Vec<String>,
         tracking: Tracking,
     ) -> Result<Written, Status> {
-        let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let place = Name { namespace, name: &name };
         forget_history(&mut value);
         resource.defaults(&mut value);
         if tracking == Tracking::Update {
             managed::on_update(&resource.managed(""), None, &mut value, &intent.writer("", stamp));
         }
-        self.check_namespace(resource, &place, true)?;
+        let asked = admission_name(&value).to_owned();
+        self.check_namespace(resource, &Name { namespace, name: &asked }, true)?;
         stamp_identity(&mut value, stamp);
-        self.admit(resource, &mut value)?;
+        self.admit(resource, &asked, &mut value)?;
+        let name = complete_name(&mut value);
+        let place = Name { namespace, name: &name };
         resource.prepare_create(&mut value, stamp);
         let errors = resource.validate(&value);
         self.invalid(resource, &name, &errors)?;
@@ -208,4 +202,24 @@ fn stamp_identity(value: &mut Value, stamp: &str) {
     let Some(metadata) = value["metadata"].as_object_mut() else { return };
     metadata.insert("uid".into(), new_uid().into());
     metadata.insert("creationTimestamp".into(), stamp.into());
+}
+
+fn is_text(value: Option<&Value>) -> bool {
+    value.and_then(Value::as_str).is_some_and(|text| !text.is_empty())
+}
+
+/// How admission, which comes before a name is made, calls an object that it refuses.
+fn admission_name(value: &Value) -> &str {
+    let metadata = &value["metadata"];
+    let said = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
+    said("name").or_else(|| said("generateName")).unwrap_or("Unknown")
+}
+
+/// The name of a new object, made from `generateName` if it has none yet.
+fn complete_name(value: &mut Value) -> String {
+    let metadata = &mut value["metadata"];
+    if !is_text(metadata.get("name")) && is_text(metadata.get("generateName")) {
+        metadata["name"] = generated_name(metadata["generateName"].as_str().unwrap_or_default()).into();
+    }
+    metadata["name"].as_str().unwrap_or_default().to_owned()
 }

@@ -186,8 +186,8 @@ impl Api {
         Err(Status::invalid(resource.spoken_group(), &resource.kind, name, errors))
     }
 
-    /// Resolves what a new Pod refers to outside itself.
-    fn admit(&self, resource: &Resource, value: &mut Value) -> Result<(), Status> {
+    /// Resolves what a new Pod refers to outside itself. A refusal calls it `name`.
+    fn admit(&self, resource: &Resource, name: &str, value: &mut Value) -> Result<(), Status> {
         resource.admit(value);
         if &*resource.storage != "pods" {
             return Ok(());
@@ -201,7 +201,6 @@ impl Api {
                 Ok(())
             }
             None => {
-                let name = value["metadata"]["name"].as_str().unwrap_or_default();
                 let detail = format!("no PriorityClass with name {class} was found");
                 Err(Status::forbidden("", "pods", name, &detail))
             }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::create::Tracking;
 use super::patch::PatchKind;
-use super::update::{Place, Wanted};
+use super::update::{Place, Wanted, check_precondition, check_uid};
 use super::{Api, Intent, Name};
 use crate::builtin::pod;
 use crate::hooks::{Connection, ExecOptions, ExecSession, LogOptions};
@@ -102,7 +102,7 @@ impl Api {
         binding: &Value,
         intent: &Intent,
     ) -> Result<Value, Status> {
-        if binding["metadata"]["name"].as_str().is_some_and(|name| !name.is_empty() && name != named.name) {
+        if binding["metadata"]["name"] != named.name {
             return Err(Status::bad_request("name in URL does not match name in Binding object"));
         }
         let errors = pod::validate_binding(binding);
@@ -111,6 +111,9 @@ impl Api {
         }
         let place = Place { resource, namespace: named.namespace, name: named.name, subresource: "binding" };
         self.change(place, intent, |old| {
+            // A scheduler may have decided about a Pod that was replaced by another of that name.
+            check_uid(place, old, binding)?;
+            check_precondition(place, old, binding, "resourceVersion", "ResourceVersion")?;
             let mut value = old.clone();
             pod::bind(&mut value, binding, &super::now())
                 .map_err(|detail| Status::conflict("", "pods/binding", named.name, &detail))?;

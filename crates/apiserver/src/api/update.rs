@@ -176,9 +176,20 @@ fn check_name(value: &mut Value, expected: &str) -> Result<(), Status> {
     }
 }
 
-/// A PUT that names a uid means the object that has it.
-fn check_uid(place: Place<'_>, old: &Value, new: &Value) -> Result<(), Status> {
-    let text = |value: &Value| value["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+/// A change that names a uid means the object that has it.
+pub(super) fn check_uid(place: Place<'_>, old: &Value, new: &Value) -> Result<(), Status> {
+    check_precondition(place, old, new, "uid", "UID")
+}
+
+/// What the caller says about the object's identity must be so; what it does not say may be anything.
+pub(super) fn check_precondition(
+    place: Place<'_>,
+    old: &Value,
+    new: &Value,
+    key: &str,
+    shown: &str,
+) -> Result<(), Status> {
+    let text = |value: &Value| value["metadata"][key].as_str().unwrap_or_default().to_owned();
     let (said, actual) = (text(new), text(old));
     if said.is_empty() || said == actual {
         return Ok(());
@@ -186,7 +197,7 @@ fn check_uid(place: Place<'_>, old: &Value, new: &Value) -> Result<(), Status> {
     let resource = place.resource;
     let detail = format!(
         "StorageError: invalid object, Code: 4, Key: /registry/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
-         Precondition failed: UID in precondition: {said}, UID in object meta: {actual}",
+         Precondition failed: {shown} in precondition: {said}, {shown} in object meta: {actual}",
         resource.plural,
         place.named().key()
     );

@@ -14,6 +14,7 @@ cases!("create":
     refuses_bad_annotations, refuses_bad_finalizers, refuses_bad_owner_references, sets_generation,
     fills_kind_when_absent, yaml_body, named_path_refuses_post, refuses_a_resource_version,
     cluster_scoped_namespace, generates_a_name_only_if_none_given, field_manager_query, refuses_a_bad_generate_name,
+    refused_before_a_name_is_made,
 );
 
 async fn assigns_metadata(t: &mut Tape) -> Result {
@@ -47,6 +48,18 @@ async fn refuses_a_bad_generate_name(t: &mut Tape) -> Result {
         serde_json::from_str(&value.to_string().replace(&name, "Bad_Prefix{random}")).unwrap_or(value)
     };
     t.send_viewed(Request::new(Method::POST, CM).json(&body), without_name).await?;
+    Ok(())
+}
+
+/// Admission comes before the name: what it refuses is called by what it was asked to be called.
+async fn refused_before_a_name_is_made(t: &mut Tape) -> Result {
+    let mut body = pod("a");
+    body["spec"]["priorityClassName"] = json!("missing");
+    t.post(PODS, body.clone()).await?;
+    body["metadata"] = json!({"generateName": "made-"});
+    t.post(PODS, body.clone()).await?;
+    body["metadata"] = json!({});
+    t.post(PODS, body).await?;
     Ok(())
 }
 

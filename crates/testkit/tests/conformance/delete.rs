@@ -12,7 +12,7 @@ cases!("delete":
     pod_unscheduled_goes_at_once, pod_scheduled_has_grace, pod_grace_zero, pod_grace_shortened, collection,
     collection_by_label, collection_by_field, bad_propagation, orphan_and_policy_together, foreground_mark,
     orphan_mark, query_options, bad_options_body, deployment_answer, dry_run, empty_collection,
-    negative_grace,
+    negative_grace, pod_version_precondition,
 );
 
 fn at(base: &str, name: &str) -> String {
@@ -49,6 +49,20 @@ async fn version_precondition(t: &mut Tape) -> Result {
     let version = t.post(CM, config_map("a")).await?.text("/metadata/resourceVersion")?;
     t.patch(MERGE_PATCH, &at(CM, "a"), json!({"data": {"k": "w"}})).await?;
     t.delete_with(&at(CM, "a"), json!({"preconditions": {"resourceVersion": version}})).await?;
+    Ok(())
+}
+
+/// The mark that a Pod gets before it goes is the server's own: it does not break the caller's precondition.
+async fn pod_version_precondition(t: &mut Tape) -> Result {
+    let version = t.post(PODS, pod("a")).await?.text("/metadata/resourceVersion")?;
+    let outdated = json!({"preconditions": {"resourceVersion": version}});
+    let version = t
+        .patch(MERGE_PATCH, &at(PODS, "a"), json!({"metadata": {"labels": {"k": "v"}}}))
+        .await?
+        .text("/metadata/resourceVersion")?;
+    t.delete_with(&at(PODS, "a"), outdated).await?;
+    t.delete_with(&at(PODS, "a"), json!({"preconditions": {"resourceVersion": version}})).await?;
+    t.get(&at(PODS, "a")).await?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use crate::fixtures::{CM, DEPLOYMENTS, PODS, deployment, pod};
 cases!("subresource":
     deployment_status, status_ignores_spec, deployment_scale, scale_conflict, scale_refused, pod_status,
     pod_binding, pod_binding_twice, pod_eviction, pod_log_of_unscheduled, status_conflict, job_status,
-    scale_of_missing, status_put_without_version,
+    scale_of_missing, status_put_without_version, pod_binding_preconditions, pod_binding_metadata,
 );
 
 fn at(base: &str, name: &str) -> String {
@@ -110,6 +110,39 @@ async fn pod_binding_twice(t: &mut Tape) -> Result {
     t.post(&at(PODS, "a/binding"), binding("node-1")).await?;
     t.post(&at(PODS, "a/binding"), binding("node-2")).await?;
     t.post(&at(PODS, "none/binding"), binding("node-2")).await?;
+    Ok(())
+}
+
+/// A Binding may say which Pod of that name it is for.
+async fn pod_binding_preconditions(t: &mut Tape) -> Result {
+    let pod = t.post(PODS, pod("a")).await?;
+    let meaning = |key: &str, value: &str| {
+        let mut binding = binding("node-1");
+        binding["metadata"][key] = json!(value);
+        binding
+    };
+    let other = meaning("uid", "00000000-0000-0000-0000-000000000000");
+    t.post(&at(PODS, "a/binding"), other.clone()).await?;
+    t.patch(MERGE_PATCH, &at(PODS, "a"), json!({"metadata": {"labels": {"k": "v"}}})).await?;
+    let outdated = meaning("resourceVersion", &pod.text("/metadata/resourceVersion")?);
+    t.post(&at(PODS, "a/binding"), outdated).await?;
+    t.post(&at(PODS, "a/binding"), meaning("uid", &pod.text("/metadata/uid")?)).await?;
+    t.post(&at(PODS, "a/binding"), other).await?;
+    t.get(&at(PODS, "a")).await?;
+    Ok(())
+}
+
+async fn pod_binding_metadata(t: &mut Tape) -> Result {
+    let mut labelled = pod("a");
+    labelled["metadata"]["labels"] = json!({"k": "old", "own": "kept"});
+    t.setup(PODS, labelled).await?;
+    t.patch(MERGE_PATCH, &at(PODS, "a/status"), json!({"status": {"nominatedNodeName": "node-2"}})).await?;
+    let mut body = binding("node-1");
+    body["metadata"] = json!({});
+    t.post(&at(PODS, "a/binding"), body.clone()).await?;
+    body["metadata"] = json!({"name": "a", "labels": {"k": "new"}, "annotations": {"n": "1"}});
+    t.post(&at(PODS, "a/binding"), body).await?;
+    t.get(&at(PODS, "a")).await?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use crate::world::{World, is_active, is_ready, is_terminating, text};
 
 cases!("deployment": create_and_scale, rolling_update, rolling_without_surge, stuck_rollout_and_undo,
     scaling_in_a_rollout, pause_and_resume, recreate, history_limit, adoption_and_release, same_template_again,
-    name_collision,     deletion_background, deletion_foreground, deletion_orphan);
+    name_collision, deletion_background, deletion_foreground, deletion_orphan);
 
 fn manifest(replicas: u32, image: &str, more: &str) -> String {
     format!(
@@ -248,12 +248,10 @@ async fn name_collision(stage: &mut Stage) -> Result {
     let name = name.unwrap_or_default();
     stage.kubectl("delete deployment/web --wait=false").await?;
     stage
-        .until("the ReplicaSet is gone and its Pod told to end", |world| {
-            world.all("ReplicaSet").count() == 0 && world.pods_where(is_active).is_empty()
+        .until("the ReplicaSet is gone, and its Pod, which no kubelet has", |world| {
+            world.all("ReplicaSet").count() == 0 && world.pods_where(|_| true).is_empty()
         })
         .await?;
-    stage.finish_all().await?;
-    stage.until("all is gone", |world| world.pods_where(|_| true).is_empty()).await?;
     stage
         .apply(&format!(
             "apiVersion: apps/v1

@@ -34,16 +34,19 @@ pub fn bind(pod: &mut Value, binding: &Value, now: &str) -> Result<(), String> {
     if let Some(spec) = pod.make("spec") {
         spec.set("nodeName", binding.sub("target").str_of("name"));
     }
-    if let Some(annotations) = binding.sub("metadata").map("annotations")
-        && let Some(own) = pod.make("metadata").and_then(|meta| meta.make("annotations"))
-    {
-        for (key, value) in annotations {
-            own.set(key, value.clone());
+    for field in ["annotations", "labels"] {
+        if let Some(given) = binding.sub("metadata").map(field)
+            && let Some(own) = pod.make("metadata").and_then(|meta| meta.make(field))
+        {
+            for (key, value) in given {
+                own.set(key, value.clone());
+            }
         }
     }
     let scheduled =
         json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
     if let Some(status) = pod.make("status") {
+        status.unset("nominatedNodeName");
         status.fill("conditions", json!([]));
         if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
             conditions.retain(|condition| condition.str_of("type") != "PodScheduled");
