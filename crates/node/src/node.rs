@@ -89,7 +89,12 @@ impl Node {
         controllers::spawn(&client, &caches, &mut tasks, &shutdown);
         if let Some(port) = api_port {
             let address = SocketAddrV4::new(network.gateway(), port);
-            tasks.spawn(controllers::services::run(client.clone(), caches.clone(), address, shutdown.clone()));
+            tasks.spawn(controllers::services::run(
+                client.clone(),
+                caches.clone(),
+                address,
+                shutdown.clone(),
+            ));
         }
         let for_volumes = volumes::Caches {
             pods: caches.pods.clone(),

@@ -104,8 +104,8 @@ fn outside(filter: &str) -> Result<()> {
         }
         let name = "a_restart_starts_pods_again";
         if name.contains(filter) {
-            let case =
-                cases::a_restart_starts_pods_again(restarted.into_handle()?, directory.path().join("b"));
+            let (spawner, directory) = (restarted.into_handle()?, directory.path().join("b"));
+            let case = Box::pin(cases::a_restart_starts_pods_again(spawner, directory));
             let outcome =
                 tokio::time::timeout(LIMIT, case).await.context("it hangs").and_then(|outcome| outcome);
             tell(name, &outcome, &mut failures);
