@@ -4,6 +4,7 @@
 pub mod deployments;
 pub mod endpoints;
 pub mod jobs;
+pub mod nodes;
 pub mod ownership;
 pub mod pods;
 mod refusal;
@@ -80,6 +81,7 @@ pub fn spawn(client: &Client, caches: &Caches, tasks: &mut JoinSet<()>, shutdown
     tasks.spawn(endpoints::run(client.clone(), caches.clone(), shutdown.clone()));
     tasks.spawn(statefulsets::run(client.clone(), caches.clone(), shutdown.clone()));
     tasks.spawn(jobs::run(client.clone(), caches.clone(), shutdown.clone()));
+    tasks.spawn(nodes::run(client.clone(), caches.clone(), shutdown.clone()));
 }
 
 /// Which object to reconcile.

@@ -78,7 +78,7 @@ mod tests {
         unlock(&volume).unwrap();
         assert_eq!(fs::metadata(volume.join("a/b")).unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(fs::metadata(&outside).unwrap().permissions().mode() & 0o777, 0o500);
-        fs::set_permissions(volume.join("a/b"), Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(volume.join("a/b"), Permissions::from_mode(0o0)).unwrap();
         remove_directory(&volume).unwrap();
         assert!(!volume.exists() && outside.exists());
         remove_directory(&volume).unwrap();
