@@ -42,7 +42,8 @@ pub(super) struct Cluster {
 pub(super) fn start_spawner(data: &DataDir) -> anyhow::Result<Spawner> {
     let program = this_program()?;
     let options = spawner::Options::new(node_id(data.path()), data.runtime());
-    Spawner::start(&program, &options).context("cannot run Pods on this machine (`agentcube doctor` says more)")
+    Spawner::start(&program, &options)
+        .context("cannot run Pods on this machine (`agentcube doctor` says more)")
 }
 
 fn this_program() -> anyhow::Result<PathBuf> {
