@@ -66,9 +66,9 @@ fn command_line(settings: &Settings, check: bool) -> Result<bool> {
     Ok(true)
 }
 
-/// What commands print, committed as sessions.
+/// What commands print, committed as sessions; and the definitions as the program has them built in.
 fn sessions(settings: &Settings) -> Result<bool> {
-    let args = ["test", "--quiet", "-p", "agentcube", "--test", "cli", "sessions"];
+    let args = ["test", "--quiet", "-p", "agentcube", "--test", "cli", "--", "sessions", "definitions"];
     succeeds(cargo(&settings.root).args(args).env("AGENTCUBE_RECORD", "1"))
 }
 

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use http::Method;
 use serde_json::Value;
 
-use crate::client::{Connection, Discovery, Error, Kind, Server, query};
+use crate::client::{Connection, Discovery, Error, Followed, Kind, Server, query};
 use crate::environment::Environment;
 use crate::exit::{Outcome, Usage, say};
 use crate::manifest::{self, Document};
@@ -19,7 +19,7 @@ const FIELD_MANAGER: &str = "agentcube";
 const APPLY_PATCH: &str = "application/apply-patch+yaml";
 /// How long a definition may take to be served.
 const SERVED_LIMIT: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DryRun {
@@ -112,7 +112,7 @@ enum Failure {
 
 struct Applied {
     called: String,
-    path: String,
+    object: Followed,
     verb: &'static str,
 }
 
@@ -140,8 +140,8 @@ impl Applier<'_> {
                 asked.unwrap_or_default()
             )));
         }
-        let namespace = if stated.is_empty() { self.server.namespace.as_str() } else { stated };
-        let path = kind.path(Some(namespace), Some(document.name()));
+        let namespace = if stated.is_empty() { self.server.namespace.clone() } else { stated.to_owned() };
+        let path = kind.path(Some(&namespace), Some(document.name()));
         let called = kind.called(document.name());
         let failure = |error: Error| explain(document, &called, error);
         let before = match self.server.get(&path).await {
@@ -167,7 +167,8 @@ impl Applier<'_> {
             self.defined = true;
             self.until_served(&path).await.map_err(|reason| Failure::Here(format!("{called}: {reason}")))?;
         }
-        Ok(Applied { called, path, verb })
+        let object = Followed { kind, namespace, name: document.name().to_owned() };
+        Ok(Applied { called, object, verb })
     }
 
     async fn kind(&mut self, document: &Document) -> Result<Kind, Failure> {
@@ -193,7 +194,7 @@ impl Applier<'_> {
                 {
                     return Ok(());
                 }
-                tokio::time::sleep(POLL / 10).await;
+                tokio::time::sleep(POLL).await;
             }
         };
         let late = |_| format!("not served after {} s", SERVED_LIMIT.as_secs());
@@ -252,35 +253,28 @@ async fn wait(
 ) -> anyhow::Result<bool> {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(timeout);
     let mut well = true;
-    for object in applied {
-        let what = format!("waiting for {}", object.called);
-        match progress::during(environment, &what, until_ready(server, &object.path, deadline)).await? {
-            Readiness::Ready => {}
-            Readiness::Failed(reason) => {
-                say(&format!("error: {}: {reason}", object.called));
-                well = false;
+    for Applied { called, object, .. } in applied {
+        let what = format!("waiting for {called}");
+        let mut reason = String::new();
+        let ready = object.until(server, deadline, |object| {
+            match object.map_or_else(|| Readiness::Failed("it was deleted".into()), readiness) {
+                Readiness::Ready => Some(Ok(())),
+                Readiness::Failed(why) => Some(Err(why)),
+                Readiness::Waiting(why) => {
+                    reason = why;
+                    None
+                }
             }
-            Readiness::Waiting(reason) => {
-                say(&format!("error: {} is not ready after {timeout} s: {reason}", object.called));
-                well = false;
-            }
-        }
+        });
+        let told = match progress::during(environment, &what, ready).await? {
+            Some(Ok(())) => continue,
+            Some(Err(why)) => format!("{called}: {why}"),
+            None => format!("{called} is not ready after {timeout} s: {reason}"),
+        };
+        say(&format!("error: {told}"));
+        well = false;
     }
     Ok(well)
-}
-
-async fn until_ready(
-    server: &Server,
-    path: &str,
-    deadline: tokio::time::Instant,
-) -> Result<Readiness, Error> {
-    loop {
-        let judged = readiness(&server.get(path).await?);
-        if !matches!(judged, Readiness::Waiting(_)) || tokio::time::Instant::now() >= deadline {
-            return Ok(judged);
-        }
-        tokio::time::sleep(POLL).await;
-    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::{
-    apiserver, apply, delete, describe, doctor, down, exec, exit, get, image, logs, sample_agent, status, up,
-    version,
+    apiserver, apply, delete, describe, doctor, down, exec, exit, get, image, logs, port_forward,
+    sample_agent, status, up, version,
 };
 
 /// Clients of ours say themselves what goes wrong.
@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Logs(logs::Arguments),
     /// Run a command in a container
     Exec(exec::Arguments),
+    /// Reach a port of a Pod from this machine
+    PortForward(port_forward::Arguments),
     /// Import, pull, list and remove the images that Pods run
     Image(image::Arguments),
     /// Print the versions of this program and of the server

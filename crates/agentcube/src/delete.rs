@@ -7,14 +7,11 @@ use clap::Args;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::client::{Connection, Discovery, Error, Kind, Server, query};
+use crate::client::{Connection, Discovery, Followed, Kind, Server, query};
 use crate::environment::Environment;
 use crate::exit::{Outcome, Usage, say};
 use crate::manifest;
 use crate::output::{self, progress};
-
-const POLL: Duration = Duration::from_millis(50);
-const SLOW_POLL: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -67,6 +64,7 @@ pub(crate) struct Arguments {
 struct Doomed {
     called: String,
     path: String,
+    object: Followed,
 }
 
 pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyhow::Result<Outcome> {
@@ -106,7 +104,11 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
 }
 
 fn one(kind: &Kind, namespace: &str, name: &str) -> Doomed {
-    Doomed { called: kind.called(name), path: kind.path(Some(namespace), Some(name)) }
+    Doomed {
+        called: kind.called(name),
+        path: kind.path(Some(namespace), Some(name)),
+        object: Followed { kind: kind.clone(), namespace: namespace.to_owned(), name: name.to_owned() },
+    }
 }
 
 async fn named(
@@ -195,33 +197,16 @@ async fn wait(
     let mut well = true;
     for (object, uid) in deleted {
         let what = format!("waiting for {} to be gone", object.called);
-        let gone = tokio::time::timeout_at(deadline, until_gone(server, &object.path, uid));
-        match progress::during(environment, &what, gone).await {
-            Ok(gone) => gone?,
-            Err(_) => {
-                let hint = "its finalizers or Pods hold it; --wait=false does not wait";
-                say(&format!(
-                    "error: {} is still there after {} s: {hint}",
-                    object.called, arguments.timeout
-                ));
-                well = false;
-            }
+        // Gone, or replaced by another object of the same name.
+        let gone = object.object.until(server, deadline, |object| match object {
+            Some(object) if !uid.is_string() || object["metadata"]["uid"] == *uid => None,
+            _ => Some(()),
+        });
+        if progress::during(environment, &what, gone).await?.is_none() {
+            let hint = "its finalizers or Pods hold it; --wait=false does not wait";
+            say(&format!("error: {} is still there after {} s: {hint}", object.called, arguments.timeout));
+            well = false;
         }
     }
     Ok(well)
-}
-
-/// Gone, or replaced by another object of the same name.
-async fn until_gone(server: &Server, path: &str, uid: &Value) -> Result<(), Error> {
-    let began = tokio::time::Instant::now();
-    loop {
-        match server.get(path).await {
-            Err(error) if error.is_not_found() => return Ok(()),
-            Err(error) => return Err(error),
-            Ok(object) if uid.is_string() && object["metadata"]["uid"] != *uid => return Ok(()),
-            Ok(_) => {}
-        }
-        let pause = if began.elapsed() < Duration::from_secs(2) { POLL } else { SLOW_POLL };
-        tokio::time::sleep(pause).await;
-    }
 }

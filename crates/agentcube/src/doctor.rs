@@ -1,7 +1,9 @@
-//! `agentcube doctor`: what this machine has and lacks for running Pods, and how to get it. Only looks; changes nothing.
+//! `agentcube doctor`: what this machine has and lacks for running Pods, and how to get it. Tries it in processes that
+//! end at once, and leaves nothing behind.
 
 use std::path::Path;
 
+use agentcube_runtime::host::{Capabilities, Feature};
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
@@ -11,8 +13,8 @@ use crate::exit::Outcome;
 use crate::output::{self, Machine, Paint, Table};
 use crate::paths;
 
-/// The oldest kernel on which unprivileged processes can mount an overlay.
-const OLDEST_KERNEL: (u32, u32) = (5, 11);
+/// The oldest kernel that can make a whole tree of mounts read-only.
+const OLDEST_KERNEL: (u32, u32) = (5, 12);
 
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -71,20 +73,39 @@ pub(crate) fn run(arguments: Arguments, environment: &Environment) -> anyhow::Re
 
 fn checks(environment: &Environment) -> Vec<Check> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    vec![
-        kernel(&read("/proc/sys/kernel/osrelease")),
-        user_namespaces(
-            rustix::process::geteuid().is_root(),
-            &read("/proc/sys/user/max_user_namespaces"),
-            &read("/proc/sys/kernel/unprivileged_userns_clone"),
-            &read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
-        ),
-        overlay(&read("/proc/filesystems")),
-        seccomp(&read("/proc/self/status")),
-        cgroups(Path::new("/sys/fs/cgroup"), &read("/proc/self/cgroup")),
-        data_dir(environment),
-        oci_runtimes(environment),
-    ]
+    let mut checks = vec![kernel(&read("/proc/sys/kernel/osrelease"))];
+    match Capabilities::probe(Some(environment.path.clone())) {
+        Ok(found) => {
+            checks.push(user(found.root));
+            checks.extend(found.features.iter().map(feature));
+            checks.push(cgroups(Path::new("/sys/fs/cgroup")));
+            checks.push(oci_runtimes(&found));
+        }
+        Err(error) => {
+            let remedy = "see whether this machine is out of processes or memory, and try again";
+            checks.push(Check::missing("isolation", format!("cannot be tried: {error}"), remedy));
+        }
+    }
+    checks.push(data_dir(environment));
+    checks
+}
+
+fn user(root: bool) -> Check {
+    let uid = rustix::process::geteuid().as_raw();
+    Check::good(
+        "user",
+        if root { "root".to_owned() } else { format!("ordinary (uid {uid}): Pods run without root") },
+    )
+}
+
+/// What is lacking is told as `what: how to get it`.
+fn feature(feature: &Feature) -> Check {
+    let Some(lacks) = &feature.lacks else { return Check::good(feature.name, "works") };
+    let (found, remedy) = lacks.split_once(": ").unwrap_or((lacks, "run as root on a recent Linux"));
+    match feature.needed {
+        true => Check::missing(feature.name, found, remedy),
+        false => Check::limited(feature.name, found, remedy),
+    }
 }
 
 fn kernel(release: &str) -> Check {
@@ -93,83 +114,22 @@ fn kernel(release: &str) -> Check {
     let version = numbers.next().flatten().zip(numbers.next().flatten());
     match version {
         Some(version) if version >= OLDEST_KERNEL => Check::good("Linux kernel", release),
-        Some(_) => Check::missing("Linux kernel", release, "use Linux 5.11 or later"),
+        Some(_) => Check::missing("Linux kernel", release, "use Linux 5.12 or later"),
         None => {
-            Check::missing("Linux kernel", "not Linux, or /proc is not mounted", "run on Linux 5.11 or later")
+            Check::missing("Linux kernel", "not Linux, or /proc is not mounted", "run on Linux 5.12 or later")
         }
     }
 }
 
-fn user_namespaces(root: bool, most: &str, unprivileged: &str, apparmor: &str) -> Check {
-    const NAME: &str = "user namespaces";
-    if root {
-        return Check::good(NAME, "not needed: running as root");
-    }
-    if most.trim().parse::<u64>().unwrap_or(0) == 0 {
-        return Check::missing(NAME, "none allowed", "as root: sysctl -w user.max_user_namespaces=65536");
-    }
-    if unprivileged.trim() == "0" {
-        return Check::missing(
-            NAME,
-            "for root only",
-            "as root: sysctl -w kernel.unprivileged_userns_clone=1",
-        );
-    }
-    if apparmor.trim() == "1" {
-        let remedy = "as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0";
-        return Check::missing(NAME, "restricted by AppArmor", remedy);
-    }
-    Check::good(NAME, "allowed")
-}
-
-fn overlay(filesystems: &str) -> Check {
-    if filesystems.lines().any(|line| line.trim_start_matches("nodev").trim() == "overlay") {
-        return Check::good("overlay file system", "in the kernel");
-    }
-    Check::limited(
-        "overlay file system",
-        "not loaded",
-        "as root: modprobe overlay; without it images are read-only",
-    )
-}
-
-fn seccomp(status: &str) -> Check {
-    if status.lines().any(|line| line.starts_with("Seccomp:")) {
-        return Check::good("seccomp", "in the kernel");
-    }
-    Check::missing("seccomp", "not in the kernel", "use a kernel with CONFIG_SECCOMP_FILTER")
-}
-
-/// Limits need a cgroup that we may write to; without one, Pods run without limits.
-fn cgroups(root: &Path, own: &str) -> Check {
-    const NAME: &str = "cgroups";
+/// Which there are; what can be done with them is tried on its own.
+fn cgroups(root: &Path) -> Check {
     if root.join("cgroup.controllers").exists() {
-        let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-        let directory = root.join(path.trim_start_matches('/'));
-        if may_write(&directory) {
-            return Check::good(NAME, "version 2, writable");
-        }
-        let remedy =
-            "start it as a service of your own: systemd-run --user --scope -p Delegate=yes agentcube up";
-        return Check::limited(NAME, "version 2, not writable: Pods run without limits", remedy);
+        Check::good("cgroups", "version 2")
+    } else if ["cpu", "memory", "pids"].into_iter().any(|name| root.join(name).is_dir()) {
+        Check::good("cgroups", "version 1")
+    } else {
+        Check::limited("cgroups", "not mounted", "as root: mount -t cgroup2 none /sys/fs/cgroup")
     }
-    let controllers: Vec<&str> =
-        ["cpu", "memory", "pids"].into_iter().filter(|name| root.join(name).is_dir()).collect();
-    if controllers.is_empty() {
-        return Check::limited(
-            NAME,
-            "not mounted: Pods run without limits",
-            "as root: mount -t cgroup2 none /sys/fs/cgroup",
-        );
-    }
-    if controllers.iter().all(|name| may_write(&root.join(name))) {
-        return Check::good(NAME, format!("version 1, writable: {}", controllers.join(", ")));
-    }
-    Check::limited(
-        NAME,
-        "version 1, not writable: Pods run without limits",
-        "run as root, or boot with cgroups version 2",
-    )
 }
 
 fn may_write(path: &Path) -> bool {
@@ -186,28 +146,27 @@ fn data_dir(environment: &Environment) -> Check {
     Check::missing("data directory", format!("cannot write to {shown}"), "choose another with --data-dir")
 }
 
-fn oci_runtimes(environment: &Environment) -> Check {
-    let has = |name: &&str| {
-        std::env::split_paths(&environment.path).any(|directory| directory.join(name).is_file())
-    };
-    let found: Vec<&str> = ["runc", "crun", "runsc"].into_iter().filter(has).collect();
-    if found.is_empty() {
-        let remedy = "install runc, crun or gVisor's runsc if a RuntimeClass asks for it";
-        return Check::limited("OCI runtimes", "none; Pods run natively", remedy);
-    }
-    Check::good("OCI runtimes", found.join(", "))
+/// Pods need none, unless their RuntimeClass asks for it.
+fn oci_runtimes(found: &Capabilities) -> Check {
+    let names: Vec<&str> = found.runtimes.iter().map(|(name, _)| *name).collect();
+    Check::good(
+        "OCI runtimes",
+        if names.is_empty() { "none; Pods run natively".into() } else { names.join(", ") },
+    )
 }
 
 fn render(checks: &[Check], well: bool, paint: Paint) -> String {
     let mut table = Table::plain();
-    for check in checks {
+    for (index, check) in checks.iter().enumerate() {
         let mark = match check.verdict {
             Verdict::Good => paint.good("ok"),
             Verdict::Limited => paint.warning("limited"),
             Verdict::Missing => paint.bad("MISSING"),
         };
         table.row([mark, check.name.to_owned(), check.found.clone()]);
-        if let Some(remedy) = &check.remedy {
+        // What helps against several things is told once, after the last.
+        let again = checks.get(index + 1).is_some_and(|next| next.remedy == check.remedy);
+        if let Some(remedy) = check.remedy.as_ref().filter(|_| !again) {
             table.row([String::new(), String::new(), format!("-> {remedy}")]);
         }
     }
@@ -223,7 +182,7 @@ mod tests {
     fn kernels() {
         for (release, expected) in [
             ("6.18.5-custom\n", Verdict::Good),
-            ("5.11.0", Verdict::Good),
+            ("5.12.0", Verdict::Good),
             ("5.4.0-100-generic", Verdict::Missing),
             ("", Verdict::Missing),
         ] {
@@ -232,30 +191,39 @@ mod tests {
     }
 
     #[test]
-    fn user_namespaces_may_be_closed_in_three_ways() {
-        for (root, most, unprivileged, apparmor, expected) in [
-            (true, "0", "0", "1", Verdict::Good),
-            (false, "100\n", "", "", Verdict::Good),
-            (false, "100", "1", "0", Verdict::Good),
-            (false, "0", "1", "0", Verdict::Missing),
-            (false, "100", "0\n", "0", Verdict::Missing),
-            (false, "100", "1", "1\n", Verdict::Missing),
-        ] {
-            let check = user_namespaces(root, most, unprivileged, apparmor);
-            assert_eq!(check.verdict, expected, "{check:?}");
-            assert_eq!(check.remedy.is_some(), expected != Verdict::Good);
-        }
+    fn features_become_checks() {
+        let case = |needed, lacks: Option<&str>| {
+            feature(&Feature { name: "x", needed, lacks: lacks.map(str::to_owned) })
+        };
+        assert_eq!(case(true, None), Check::good("x", "works"));
+        assert_eq!(case(true, Some("none: do this: now")), Check::missing("x", "none", "do this: now"));
+        assert_eq!(case(false, Some("none: do this")), Check::limited("x", "none", "do this"));
+    }
+
+    #[test]
+    fn cgroups_are_told_apart() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(cgroups(directory.path()).verdict, Verdict::Limited);
+        std::fs::create_dir(directory.path().join("memory")).unwrap();
+        assert_eq!(cgroups(directory.path()).found, "version 1");
+        std::fs::write(directory.path().join("cgroup.controllers"), "memory").unwrap();
+        assert_eq!(cgroups(directory.path()).found, "version 2");
     }
 
     #[test]
     fn what_is_missing_comes_with_a_remedy() {
-        let checks = [Check::good("a", "x"), Check::missing("b", "none", "get it")];
+        let checks = [
+            Check::good("a", "x"),
+            Check::limited("b", "little", "get it"),
+            Check::missing("c", "none", "get it"),
+        ];
         let text = render(&checks, false, Paint::on(Default::default()));
-        assert_eq!(
-            text,
-            "ok        a   x\nMISSING   b   none\n              -> get it\nSomething that Pods need is missing.\n"
-        );
-        assert_eq!(overlay("nodev\tsysfs\nnodev\toverlay\n").verdict, Verdict::Good);
-        assert_eq!(overlay("nodev\tsysfs\n").verdict, Verdict::Limited);
+        let expected = "ok        a   x
+limited   b   little
+MISSING   c   none
+              -> get it
+Something that Pods need is missing.
+";
+        assert_eq!(text, expected);
     }
 }

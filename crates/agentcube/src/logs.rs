@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::client::{Connection, Discovery, Error, Kind, Server, query};
+use crate::client::{Connection, Error, Kind, Server, query};
 use crate::environment::Environment;
 use crate::exit::{Outcome, Usage, say};
 use crate::output;
+use crate::pods::{self, Target};
 
 /// Containers that are followed at once.
 const MOST_STREAMS: usize = 50;
@@ -69,7 +70,7 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
         None => None,
     };
     let server = arguments.connection.open(environment).await?;
-    let pods = pods(&arguments, &server).await?;
+    let pods = chosen(&arguments, &server).await?;
     if pods.is_empty() {
         say(&format!("No Pods found in {} namespace.", server.namespace));
         return Ok(Outcome::Absent);
@@ -98,44 +99,12 @@ fn seconds(text: &str) -> Result<u64, Usage> {
     u64::try_from(nanoseconds).map(|nanoseconds| nanoseconds.div_ceil(1_000_000_000)).map_err(|_| wrong())
 }
 
-async fn pods(arguments: &Arguments, server: &Server) -> anyhow::Result<Vec<Value>> {
-    let all = Kind::pods().path(Some(&server.namespace), None);
-    let Some(target) = &arguments.target else {
-        let options = query(&[("labelSelector", arguments.selector.as_deref())]);
-        return Ok(items(server.get(&format!("{all}{options}")).await?));
-    };
-    let Some((kind, name)) = target.split_once('/') else {
-        return pod(server, target).await;
-    };
-    let discovery = Discovery::fetch(server).await?;
-    let kind = discovery.find(kind)?;
-    if kind.kind == "Pod" && kind.group.is_empty() {
-        return pod(server, name).await;
+async fn chosen(arguments: &Arguments, server: &Server) -> anyhow::Result<Vec<Value>> {
+    match (&arguments.target, &arguments.selector) {
+        (Some(target), _) => Target::find(server, target).await?.pods(server).await,
+        (None, Some(labels)) => pods::selected(server, labels).await,
+        (None, None) => Err(Usage("name a Pod, or choose Pods with -l".into()).into()),
     }
-    let object = server.get(&kind.path(Some(&server.namespace), Some(name))).await?;
-    let labels = selector(&object)
-        .ok_or_else(|| anyhow!("{} does not say which Pods are its own", kind.called(name)))?;
-    Ok(items(server.get(&format!("{all}{}", query(&[("labelSelector", Some(&labels))]))).await?))
-}
-
-async fn pod(server: &Server, name: &str) -> anyhow::Result<Vec<Value>> {
-    Ok(vec![server.get(&Kind::pods().path(Some(&server.namespace), Some(name))).await?])
-}
-
-fn items(mut list: Value) -> Vec<Value> {
-    match list["items"].take() {
-        Value::Array(items) => items,
-        _ => Vec::new(),
-    }
-}
-
-/// The labels by which an object selects its Pods: of a workload, or of a Service.
-pub(crate) fn selector(object: &Value) -> Option<String> {
-    let selector = &object["spec"]["selector"];
-    let labels = if selector["matchLabels"].is_object() { &selector["matchLabels"] } else { selector };
-    let labels = labels.as_object().filter(|labels| !labels.is_empty())?;
-    let pair = |(key, value): (&String, &Value)| Some(format!("{key}={}", value.as_str()?));
-    labels.iter().map(pair).collect::<Option<Vec<_>>>().map(|pairs| pairs.join(","))
 }
 
 fn sources(
@@ -147,7 +116,7 @@ fn sources(
     let tail = arguments.tail.map(|lines| lines.to_string());
     let mut sources = Vec::new();
     for pod in pods {
-        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let name = pods::name(pod);
         for container in containers(arguments, pod, name)? {
             let flag = |on: bool| on.then_some("true");
             let options = query(&[
@@ -261,8 +230,6 @@ fn labelled(label: &str, line: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -273,14 +240,5 @@ mod tests {
         for text in ["", "5", "-5s", "soon"] {
             assert!(seconds(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn selectors_of_workloads_and_services() {
-        let of = |selector: Value| super::selector(&json!({"spec": {"selector": selector}}));
-        assert_eq!(of(json!({"matchLabels": {"a": "b", "c": "d"}})).as_deref(), Some("a=b,c=d"));
-        assert_eq!(of(json!({"a": "b"})).as_deref(), Some("a=b"));
-        assert_eq!(of(json!({})), None);
-        assert_eq!(of(Value::Null), None);
     }
 }

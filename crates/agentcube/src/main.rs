@@ -17,6 +17,8 @@ mod logs;
 mod manifest;
 mod output;
 mod paths;
+mod pods;
+mod port_forward;
 mod readiness;
 mod reference;
 mod sample_agent;
@@ -75,6 +77,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Delete(arguments) => small(delete::run(arguments, environment)),
         Command::Logs(arguments) => small(logs::run(arguments, environment)),
         Command::Exec(arguments) => small(exec::run(arguments, environment)),
+        Command::PortForward(arguments) => small(port_forward::run(arguments, environment)),
         Command::Image(arguments) => large(async {
             let data_dir = paths::default_data_dir(environment);
             image::run(arguments, data_dir.path()).await.map(|()| Outcome::Done)

@@ -125,7 +125,7 @@ pub(crate) fn condition<'a>(object: &'a Value, name: &str) -> Option<&'a Value> 
     object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == name)
 }
 
-fn is_true(object: &Value, name: &str) -> bool {
+pub(crate) fn is_true(object: &Value, name: &str) -> bool {
     condition(object, name).is_some_and(|condition| condition["status"] == "True")
 }
 

@@ -12,6 +12,7 @@ use crate::environment::Environment;
 use crate::exit::Outcome;
 use crate::output::{self, Machine, Table, age};
 use crate::paths::{self, DataDir};
+use crate::up::footprint::Footprint;
 use crate::up::running::{Phase, Running};
 
 /// How long the server may take to say what it holds.
@@ -57,7 +58,8 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     shown["version"] = json!(record.version);
     shown["address"] = json!(record.address);
     shown["kubeconfig"] = json!(data.kubeconfig());
-    shown["residentBytes"] = json!(running.resident_bytes());
+    let footprint = Footprint::of(record.pid);
+    shown["memory"] = json!(footprint);
     if record.phase == Phase::Ready {
         match tokio::time::timeout(PATIENCE, pods(&data)).await {
             Ok(Ok(phases)) => shown["pods"] = json!(phases),
@@ -67,7 +69,7 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     }
     match arguments.output {
         Some(machine) => machine.print(&shown)?,
-        None => output::write(render(&shown, &age::since(record.since)).as_bytes())?,
+        None => output::write(render(&shown, footprint, &age::since(record.since)).as_bytes())?,
     }
     Ok(if shown["problem"].is_null() { Outcome::Done } else { Outcome::Failed })
 }
@@ -84,7 +86,7 @@ async fn pods(data: &DataDir) -> anyhow::Result<BTreeMap<String, usize>> {
     Ok(phases)
 }
 
-fn render(shown: &Value, age: &str) -> String {
+fn render(shown: &Value, footprint: Footprint, age: &str) -> String {
     let text = |key: &str| shown[key].as_str().unwrap_or_default().to_owned();
     let mut table = Table::plain();
     let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
@@ -93,9 +95,9 @@ fn render(shown: &Value, age: &str) -> String {
     row("API:", text("address"));
     row("data:", text("dataDir"));
     row("kubeconfig:", text("kubeconfig"));
-    if let Some(bytes) = shown["residentBytes"].as_u64() {
-        row("memory:", format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)));
-    }
+    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let (total, own) = (mib(footprint.total_bytes), mib(footprint.own_bytes));
+    row("memory:", format!("{total} in {} processes, {own} of it its own", footprint.processes));
     if let Some(phases) = shown["pods"].as_object() {
         let counts: Vec<String> = phases.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
         row("Pods:", if counts.is_empty() { "none".into() } else { counts.join(", ") });

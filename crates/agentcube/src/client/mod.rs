@@ -2,6 +2,7 @@
 
 pub(crate) mod discovery;
 mod error;
+mod follow;
 pub(crate) mod kubeconfig;
 mod server;
 
@@ -11,6 +12,7 @@ use clap::Args;
 
 pub(crate) use discovery::{Discovery, Kind};
 pub(crate) use error::Error;
+pub(crate) use follow::Followed;
 pub(crate) use server::{Server, query};
 
 use crate::environment::Environment;

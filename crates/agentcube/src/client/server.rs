@@ -6,7 +6,7 @@ use anyhow::Context;
 use bytes::{Buf, Bytes, BytesMut};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use kube::client::Body;
+use kube::client::{Body, UpgradeConnectionError};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 
@@ -92,6 +92,17 @@ impl Server {
         let request = Request::get(path).header(header::ACCEPT, accept);
         let response = self.limited(self.ask(request, Vec::new())).await?;
         Ok(Lines { body: response.into_body(), buffer: BytesMut::new(), address: self.address.clone() })
+    }
+
+    /// An upgrade that is refused says only a number; asked again without one, the server says why.
+    pub(crate) async fn why_not_upgraded(&self, path: &str, what: &str, error: kube::Error) -> anyhow::Error {
+        let kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)) = &error else {
+            return anyhow::Error::new(error).context(format!("cannot {what}"));
+        };
+        match self.send(Method::POST, path, JSON, &Value::Null).await {
+            Err(reason) => reason.into(),
+            Ok(_) => anyhow::anyhow!("cannot {what}: the server answered {code}"),
+        }
     }
 
     async fn answer(

@@ -141,6 +141,9 @@ fn head(kind: &Kind, object: &Value) -> String {
         ("Namespace:", text("namespace")),
         ("Kind:", format!("{} ({})", kind.kind, kind.api_version())),
     ];
+    if kind.group.is_empty() && kind.kind == "Pod" {
+        rows.extend(pod::summary(object));
+    }
     if let Some(time) = metadata["creationTimestamp"].as_str() {
         rows.push(("Created:", format!("{time} ({} ago)", age::stated(Some(time)))));
     }

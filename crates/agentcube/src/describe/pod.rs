@@ -1,4 +1,4 @@
-//! The containers of a Pod: what each runs, how it fares, how it ended last.
+//! A Pod: where it is, and its containers: what each runs, how it fares, how it ended last.
 
 use serde_json::Value;
 
@@ -7,6 +7,14 @@ use crate::output::{Paint, Table, age};
 /// Parts of a Pod's status that are shown with the containers.
 pub(super) const SHOWN_APART: [&str; 3] =
     ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+
+/// What is asked about first.
+pub(super) fn summary(pod: &Value) -> [(&'static str, String); 3] {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let status = &pod["status"];
+    let phase = join(&text(&status["phase"]), &text(&status["reason"]), &text(&status["message"]));
+    [("Status:", phase), ("Node:", text(&pod["spec"]["nodeName"])), ("IP:", text(&status["podIP"]))]
+}
 
 pub(super) fn containers(pod: &Value, paint: Paint) -> String {
     let mut text = String::new();
@@ -76,6 +84,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_summary_says_why() {
+        let pod = json!({"status": {"phase": "Failed", "reason": "Evicted", "message": "the disk is full"}});
+        let expected = [("Status:", "Failed (Evicted): the disk is full"), ("Node:", ""), ("IP:", "")];
+        assert_eq!(summary(&pod), expected.map(|(name, text)| (name, text.to_owned())));
+    }
 
     #[test]
     fn states_are_told_with_their_reasons() {

@@ -5,18 +5,16 @@ mod terminal;
 use anyhow::{Context, bail};
 use clap::Args;
 use futures_util::SinkExt;
-use http::Method;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{Api, AttachParams, AttachedProcess, TerminalSize};
-use kube::client::UpgradeConnectionError;
-use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::client::{Connection, Discovery, Kind, Server, query};
+use crate::client::{Connection, Kind, Server, query};
 use crate::environment::Environment;
 use crate::exit::{Absent, Outcome, say};
+use crate::pods::{self, Target};
 use terminal::Raw;
 
 /// How much of each stream is held between the network and us.
@@ -82,43 +80,25 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     outcome(status)
 }
 
-/// The Pod that is named, or a ready one of the workload that is.
+/// The Pod that is named, or a running one of the workload that is.
 async fn pod(target: &str, server: &Server) -> anyhow::Result<String> {
-    let Some((kind, name)) = target.split_once('/') else { return Ok(target.to_owned()) };
-    let discovery = Discovery::fetch(server).await?;
-    let kind = discovery.find(kind)?;
-    if kind.group.is_empty() && kind.kind == "Pod" {
-        return Ok(name.to_owned());
-    }
-    let object = server.get(&kind.path(Some(&server.namespace), Some(name))).await?;
-    let labels = crate::logs::selector(&object);
-    let labels =
-        labels.with_context(|| format!("{} does not say which Pods are its own", kind.called(name)))?;
-    let path = Kind::pods().path(Some(&server.namespace), None);
-    let list = server.get(&format!("{path}{}", query(&[("labelSelector", Some(&labels))]))).await?;
-    let running =
-        |pod: &&Value| pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null();
-    let pods = list["items"].as_array().cloned().unwrap_or_default();
-    let chosen = pods.iter().find(running).and_then(|pod| pod["metadata"]["name"].as_str());
-    match chosen {
-        Some(name) => Ok(name.to_owned()),
-        None => Err(Absent(format!("{} has no running Pod", kind.called(name))).into()),
+    let target = Target::find(server, target).await?;
+    match &target {
+        Target::Pod(name) => Ok(name.clone()),
+        Target::Owner { called, .. } => {
+            let pods = target.pods(server).await?;
+            let running = pods.iter().find(|pod| pods::is_running(pod)).map(|pod| pods::name(pod).to_owned());
+            running.ok_or_else(|| Absent(format!("{called} has no running Pod")).into())
+        }
     }
 }
 
-/// An upgrade that is refused says only a number; asked again without one, the server says why.
 async fn why_not(arguments: &Arguments, server: &Server, pod: &str, error: kube::Error) -> anyhow::Error {
-    let kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)) = &error else {
-        return anyhow::Error::new(error).context(format!("cannot run a command in {pod}"));
-    };
     let mut options = vec![("stdout", Some("true")), ("container", arguments.container.as_deref())];
     options.extend(arguments.command.iter().map(|word| ("command", Some(word.as_str()))));
     let path = Kind::pods().path(Some(&server.namespace), Some(pod));
     let path = format!("{path}/exec{}", query(&options));
-    match server.send(Method::POST, &path, "application/json", &json!({})).await {
-        Err(reason) => reason.into(),
-        Ok(_) => anyhow::anyhow!("cannot run a command in {pod}: the server answered {code}"),
-    }
+    server.why_not_upgraded(&path, &format!("run a command in {pod}"), error).await
 }
 
 /// Carries the streams until the command has ended.
@@ -210,6 +190,8 @@ fn outcome(status: Option<Status>) -> anyhow::Result<Outcome> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     #[test]

@@ -3,6 +3,7 @@
 mod cluster;
 mod definitions;
 mod detach;
+pub(crate) mod footprint;
 pub(crate) mod log;
 mod merge;
 pub(crate) mod running;

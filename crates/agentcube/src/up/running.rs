@@ -166,13 +166,6 @@ impl Running {
         })
         .await?
     }
-
-    /// Resident memory in bytes.
-    pub(crate) fn resident_bytes(&self) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.record.pid)).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
-    }
 }
 
 /// When a process started; `None` when there is none, or it has ended and only waits to be reaped.
@@ -209,7 +202,6 @@ mod tests {
         let found = Running::find(&data).unwrap().expect("we run");
         assert_eq!(found.record.phase, Phase::Starting);
         assert_eq!(found.record.pid, i32::try_from(std::process::id()).unwrap());
-        assert!(found.resident_bytes().unwrap() > 0);
         let refused = Lock::take(&data).err().expect("only one").to_string();
         assert!(refused.contains(&std::process::id().to_string()), "{refused}");
         lock.release();

@@ -59,6 +59,15 @@ impl Home {
     }
 }
 
+/// Stops what a test that fails leaves running.
+pub(crate) struct Background<'a>(pub(crate) &'a Home);
+
+impl Drop for Background<'_> {
+    fn drop(&mut self) {
+        self.0.run(&["down", "--now"]);
+    }
+}
+
 /// Where the manifests of the sessions are.
 pub(crate) fn files() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions/files")

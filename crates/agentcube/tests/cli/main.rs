@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod cluster;
+mod definitions;
+mod live;
 mod node;
 mod sample_agent;
 mod sessions;

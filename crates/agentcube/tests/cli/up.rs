@@ -9,16 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
-use crate::cluster::Home;
-
-/// Stops what a test that fails leaves running.
-struct Background<'a>(&'a Home);
-
-impl Drop for Background<'_> {
-    fn drop(&mut self) {
-        self.0.run(&["down", "--now"]);
-    }
-}
+use crate::cluster::{Background, Home};
 
 fn status(home: &Home) -> Value {
     let said = home.run(&["status", "-o", "json"]);
@@ -49,7 +40,9 @@ fn a_life_in_the_background() {
     assert!(banner.contains("AgentCube is ready") && banner.contains(address), "{banner}");
     assert!(banner.contains("agentcube down\n") && banner.contains("agentcube get pods\n"), "{banner}");
     assert_eq!((&first["phase"], &first["pods"]), (&"ready".into(), &serde_json::json!({})));
-    assert!(first["residentBytes"].as_u64().unwrap() > 1 << 20);
+    let memory = |key: &str| first["memory"][key].as_u64().unwrap();
+    assert!(memory("ownBytes") > 1 << 20 && memory("totalBytes") > memory("ownBytes"), "{first}");
+    assert_eq!(memory("processes"), 2, "itself, and what starts Pods");
     let mode = |name: &str| home.data_dir().join(name).metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("kubeconfig"), mode("up.log"), mode("")), (0o600, 0o600, 0o700));
     assert!(!home.path().join(".kube").exists(), "nothing else is touched");

@@ -1,6 +1,7 @@
 //! Wrong command lines, absent servers, and what needs no server.
 
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 
 use crate::cluster::Home;
 
@@ -18,6 +19,8 @@ fn wrong_command_lines_exit_with_2() {
         &["up", "--listen", "nonsense"],
         &["up", "--detach", "--background"],
         &["logs"],
+        &["port-forward", "pod"],
+        &["port-forward", "pod", "80:HTTP"],
     ] {
         let said = home.run(args);
         assert_eq!(said.code, Some(2), "{args:?}: {}", said.stderr);
@@ -79,16 +82,24 @@ fn completion_for_every_shell() {
 }
 
 #[test]
-fn doctor_speaks_to_machines() {
+fn doctor_speaks_to_machines_and_leaves_nothing() {
     let home = Home::new();
-    let said = home.run(&["doctor", "-o", "json"]);
-    let report: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
-    assert_eq!(said.code, Some(if report["ready"] == true { 0 } else { 1 }));
+    let child = home.command(&["doctor", "-o", "json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let cgroup = format!("doctor-{}", child.id());
+    let output = child.wait_with_output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(if report["ready"] == true { 0 } else { 1 }));
     let names: Vec<&str> =
         report["checks"].as_array().unwrap().iter().filter_map(|c| c["name"].as_str()).collect();
-    assert!(names.contains(&"Linux kernel") && names.contains(&"cgroups"), "{names:?}");
+    for name in ["Linux kernel", "overlay", "nf_tables", "memory limits", "cgroups", "data directory"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
     let text = home.run(&["doctor"]).stdout;
     assert!(text.contains("Linux kernel") && !text.contains('\x1b'), "{text}");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "the home is as it was");
+    let find =
+        Command::new("find").args(["/sys/fs/cgroup", "-name", &format!("*{cgroup}*")]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&find.stdout), "", "no cgroup is left");
 }
 
 #[test]
