@@ -111,9 +111,15 @@ async fn writes_nothing_of_the_machine() {
 
 #[tokio::test]
 async fn reads_no_secrets_of_the_machine() {
-    for path in
-        ["/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssl/private", "/proc/kcore", "/proc/keys", "/root"]
-    {
+    for path in [
+        "/etc/shadow",
+        "/etc/gshadow",
+        "/etc/sudoers",
+        "/etc/ssl/private",
+        "/proc/kcore",
+        "/proc/keys",
+        "/root",
+    ] {
         refused(&["read", path], true).await;
     }
     for path in ["/var/lib", "/mnt", "/boot"] {
@@ -188,7 +194,10 @@ async fn a_fork_bomb_stops_at_its_limit() {
         spec.user = User { uid, gid: uid, groups: Vec::new() };
         spec.resources = Resources { processes: Some(20), ..Resources::default() };
         let (exit, output) = node.run(spec).await.unwrap();
-        assert_eq!((exit.code, output.as_str()), (0, "refused: after 19: Resource temporarily unavailable (os error 11)\n"));
+        assert_eq!(
+            (exit.code, output.as_str()),
+            (0, "refused: after 19: Resource temporarily unavailable (os error 11)\n")
+        );
         let (exit, _) = node.run(node.spec("after", &sandbox, &["exit", "3"])).await.unwrap();
         assert_eq!(exit.code, 3, "the machine goes on");
     }

@@ -17,7 +17,11 @@ fn without_root() {
 }
 
 /// Starts a container that stays until it is told to end, and waits until it says that it runs.
-async fn waiting(node: &Node, name: &str, sandbox: &SandboxId) -> (ContainerId, Process, std::os::fd::OwnedFd) {
+async fn waiting(
+    node: &Node,
+    name: &str,
+    sandbox: &SandboxId,
+) -> (ContainerId, Process, std::os::fd::OwnedFd) {
     let spec = node.spec(name, sandbox, &["wait"]);
     let id = spec.id.clone();
     let ((stdin, keep), (read, stdout)) = (pipe(), pipe());
@@ -181,7 +185,11 @@ async fn mounts_volumes_files_and_memory() {
                 bind(&volume, Path::new("/data"), false),
                 bind(&volume, Path::new("/data/again"), true),
                 bind(&volume.join("file"), Path::new("/etc/agentcube-test/file"), true),
-                Mount { target: "/memory".into(), source: Source::Tmpfs { bytes: 1 << 20 }, read_only: false },
+                Mount {
+                    target: "/memory".into(),
+                    source: Source::Tmpfs { bytes: 1 << 20 },
+                    read_only: false,
+                },
             ]);
             spec
         };

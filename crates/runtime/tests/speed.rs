@@ -15,7 +15,14 @@ const AT_ONCE: usize = 50;
 fn print(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let at = |share: usize| times[(times.len() - 1) * share / 100];
-    println!("{what}: least {:?}, p10 {:?}, p50 {:?}, p90 {:?}, p99 {:?}", at(0), at(10), at(50), at(90), at(99));
+    println!(
+        "{what}: least {:?}, p10 {:?}, p50 {:?}, p90 {:?}, p99 {:?}",
+        at(0),
+        at(10),
+        at(50),
+        at(90),
+        at(99)
+    );
 }
 
 async fn start(node: &Node, sandbox: &SandboxId, name: &str) -> (Duration, agentcube_runtime::Process) {

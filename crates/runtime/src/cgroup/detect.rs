@@ -7,7 +7,7 @@ use super::Controller;
 /// A hierarchy that this process is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Empty for the unified hierarchy: its controllers are in `cgroup.controllers`.
+    /// Those that we use. Empty for the unified hierarchy: its controllers are in `cgroup.controllers`.
     pub(super) controllers: Vec<Controller>,
     pub(super) unified: bool,
     /// The directory of this process's own cgroup.
@@ -27,9 +27,6 @@ fn found(line: &str, mounts: &[CgroupMount]) -> Option<Found> {
     let (number, names, path) = (fields.next()?, fields.next()?, fields.next()?);
     let unified = number == "0" && names.is_empty();
     let controllers: Vec<_> = names.split(',').filter_map(Controller::parse).collect();
-    if !unified && controllers.is_empty() {
-        return None;
-    }
     let carries = |mount: &&CgroupMount| {
         if unified { mount.unified } else { names.split(',').all(|name| mount.has(name)) }
     };

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use group::{Group, remove, subgroups};
+pub(crate) use group::{Group, members, remove, subgroups};
 
 use crate::spec::ContainerId;
 
@@ -70,7 +70,8 @@ impl Tree {
             make(&directory).ok()?;
             Some(Hierarchy { controllers: found.controllers.clone(), directory })
         };
-        let hierarchies = found.iter().filter(|found| !found.unified).filter_map(open).collect();
+        let hierarchies =
+            found.iter().filter(|found| !found.controllers.is_empty()).filter_map(open).collect();
         Ok(Self { version: Version::V1, hierarchies })
     }
 

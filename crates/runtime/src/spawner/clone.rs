@@ -14,10 +14,17 @@ pub(super) const NEW_SANDBOX: u64 = (libc::CLONE_NEWNET | libc::CLONE_NEWUTS | l
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 pub(super) const NEW_MOUNT: u64 = libc::CLONE_NEWNS as u64;
 
-/// Runs `child` in a copy of this process and gives the descriptor of that process. The copy ends with `child`.
+/// A child, by descriptor and by number.
+pub(super) struct Born {
+    pub(super) pidfd: OwnedFd,
+    /// As this process counts.
+    pub(super) number: i32,
+}
+
+/// Runs `child` in a copy of this process. The copy ends with `child`.
 ///
 /// The copy has only the calling thread. Where others may exist, `child` must not allocate or lock.
-pub(super) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>, child: impl FnOnce()) -> io::Result<OwnedFd> {
+pub(super) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>, child: impl FnOnce()) -> io::Result<Born> {
     let mut pidfd: RawFd = -1;
     // SAFETY: all zeroes is a valid `clone_args`: no flags, no stack, no tid to set.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -42,7 +49,7 @@ pub(super) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>, child: impl FnOn
             unsafe { libc::_exit(127) }
         }
         // SAFETY: the kernel has put a new descriptor there, which nobody else knows of.
-        _ => Ok(unsafe { OwnedFd::from_raw_fd(pidfd) }),
+        _ => Ok(Born { pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) }, number: pid as i32 }),
     }
 }
 
@@ -56,6 +63,31 @@ pub(super) fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Ended>> {
 pub(super) fn wait(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     rustix::io::retry_on_intr(|| waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED))?;
     Ok(())
+}
+
+/// The number of a child that has ended and is not reaped yet, whoever it is.
+pub(super) fn ended_child() -> Option<i32> {
+    // SAFETY: all zeroes is a valid `siginfo_t`, which the call fills in.
+    unsafe {
+        let mut information: libc::siginfo_t = std::mem::zeroed();
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        let asked = libc::waitid(libc::P_ALL, 0, &mut information, flags);
+        (asked == 0).then(|| information.si_pid()).filter(|&number| number > 0)
+    }
+}
+
+/// Reaps a child that has ended.
+pub(super) fn reap_number(number: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(number) {
+        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    }
+}
+
+/// Kills and reaps everything else in this pid namespace, whose first process we are.
+pub(super) fn kill_all() {
+    // SAFETY: a system call without memory. To the first process of a namespace, all others are only those in it.
+    unsafe { libc::kill(-1, libc::SIGKILL) };
+    while rustix::io::retry_on_intr(|| waitid(WaitId::All, WaitIdOptions::EXITED)).is_ok() {}
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

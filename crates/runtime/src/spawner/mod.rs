@@ -4,9 +4,11 @@
 mod channel;
 mod child;
 mod clone;
+mod console;
 mod containers;
 mod execute;
 mod handle;
+mod oci;
 mod process;
 mod protocol;
 mod sandbox;
@@ -19,6 +21,7 @@ pub use handle::Handle;
 pub(crate) use protocol::{During, Failure, Step};
 pub use server::main;
 pub use start::Spawner;
+pub(crate) use start::has_privileges;
 
 use crate::spec::ContainerId;
 
@@ -48,6 +51,11 @@ impl Options {
 
 pub(crate) fn scratch_directory(directory: &Path) -> PathBuf {
     directory.join("scratch")
+}
+
+/// Where bundles and the state of OCI runtimes lie, in memory that only the spawner and its children see.
+fn oci_directory(directory: &Path) -> PathBuf {
+    directory.join("oci")
 }
 
 /// Ends this process at a step, as suddenly as a crash.

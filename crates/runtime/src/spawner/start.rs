@@ -14,10 +14,10 @@ use super::channel::{self, Packet};
 use super::clone::{self, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
 use super::handle::Handle;
 use super::protocol::{Answer, Hello, Message};
-use super::{Options, scratch_directory};
+use super::{Options, oci_directory, scratch_directory};
+use crate::Error;
 use crate::cgroup::Tree;
 use crate::sweep::{self, Lock, Record};
-use crate::Error;
 
 /// The socket's number in the spawner.
 pub(super) const SOCKET: i32 = 3;
@@ -100,7 +100,7 @@ fn check_node(node: &str) -> Result<(), Error> {
 
 fn prepare_directory(directory: &Path) -> Result<std::path::PathBuf, Error> {
     let make = || {
-        for below in [scratch_directory(directory), directory.join("template")] {
+        for below in [scratch_directory(directory), directory.join("template"), oci_directory(directory)] {
             std::fs::create_dir_all(below)?;
         }
         directory.canonicalize()
@@ -147,6 +147,7 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
             libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr());
         }
     })
+    .map(|born| born.pidfd)
     .map_err(|error| refused(&error, rootless))
 }
 

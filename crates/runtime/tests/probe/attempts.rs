@@ -35,10 +35,13 @@ pub(crate) fn attempt(name: &str, arguments: &[&str]) -> ExitCode {
         ("memory", [mebibytes]) => memory(mebibytes.parse().unwrap_or(1)),
         ("descriptors", []) => descriptors(),
         ("bpf", []) => call("bpf", unsafe_call(|| unsafe { libc::syscall(libc::SYS_bpf, 0, 0, 0) as i32 })),
-        ("keyctl", []) => call("keyctl", unsafe_call(|| unsafe { libc::syscall(libc::SYS_keyctl, 0, -3, 0) as i32 })),
-        ("io-uring", []) => {
-            call("io_uring_setup", unsafe_call(|| unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) as i32 }))
+        ("keyctl", []) => {
+            call("keyctl", unsafe_call(|| unsafe { libc::syscall(libc::SYS_keyctl, 0, -3, 0) as i32 }))
         }
+        ("io-uring", []) => call(
+            "io_uring_setup",
+            unsafe_call(|| unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) as i32 }),
+        ),
         ("raw-socket", []) => call(
             "socket",
             unsafe_call(|| unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP) }),
@@ -89,7 +92,8 @@ fn kill(pid: &str) -> Outcome {
 fn ptrace(pid: &str) -> Outcome {
     let pid: i32 = pid.parse().map_err(io::Error::other)?;
     let seize = unsafe_call(|| unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) as i32 });
-    call("seize", seize).or_else(|_| call("traceme", unsafe_call(|| unsafe { libc::ptrace(libc::PTRACE_TRACEME) as i32 })))
+    call("seize", seize)
+        .or_else(|_| call("traceme", unsafe_call(|| unsafe { libc::ptrace(libc::PTRACE_TRACEME) as i32 })))
 }
 
 fn mount() -> Outcome {
@@ -97,8 +101,9 @@ fn mount() -> Outcome {
     let classic = unsafe_call(|| unsafe {
         libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, std::ptr::null())
     });
-    call("mount", classic)
-        .or_else(|_| call("fsopen", unsafe_call(|| unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 0) as i32 })))
+    call("mount", classic).or_else(|_| {
+        call("fsopen", unsafe_call(|| unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 0) as i32 }))
+    })
 }
 
 fn remount() -> Outcome {
@@ -132,7 +137,11 @@ fn read(path: &str) -> Outcome {
     let path = Path::new(path);
     if path.is_dir() {
         let entries = std::fs::read_dir(path)?.count();
-        return if entries == 0 { refused("empty") } else { Ok(format!("{entries} entries in {}", path.display())) };
+        return if entries == 0 {
+            refused("empty")
+        } else {
+            Ok(format!("{entries} entries in {}", path.display()))
+        };
     }
     let mut file = std::fs::File::open(path)?;
     let mut buffer = [0; 64];
