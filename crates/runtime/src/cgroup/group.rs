@@ -140,13 +140,14 @@ impl Group {
         }
     }
 
-    /// Kills all processes of the group, without waiting for their end.
-    pub(crate) fn kill(&self) {
-        for hierarchy in &self.hierarchies {
-            for member in members(&hierarchy.directory).unwrap_or_default() {
-                let _ = pidfd_send_signal(&member, Signal::KILL);
-            }
+    /// Kills all processes of the group, without waiting for their end, and says how many there were.
+    pub(crate) fn kill(&self) -> usize {
+        let Some(hierarchy) = self.hierarchies.first() else { return 0 };
+        let members = members(&hierarchy.directory).unwrap_or_default();
+        for member in &members {
+            let _ = pidfd_send_signal(member, Signal::KILL);
         }
+        members.len()
     }
 
     /// Removes the group. `ResourceBusy` while a process is in it.

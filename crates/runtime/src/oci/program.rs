@@ -49,6 +49,12 @@ impl Kind {
         self.shares_kernel() || signal == libc::SIGKILL
     }
 
+    /// A directory that it must not see: `crun` refuses machines that have both versions of cgroups, even when it is
+    /// told to leave them alone.
+    pub(crate) fn hides(self) -> Option<&'static Path> {
+        (self == Self::Crun).then_some(Path::new("/sys/fs/cgroup/unified"))
+    }
+
     fn global(self) -> &'static [&'static str] {
         match self {
             Self::Runc => &[],

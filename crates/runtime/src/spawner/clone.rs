@@ -76,6 +76,12 @@ pub(super) fn ended_child() -> Option<i32> {
     }
 }
 
+/// Whether a process has ended, without reaping it.
+pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::PidFd(pidfd), flags), Ok(None))
+}
+
 /// Reaps a child that has ended.
 pub(super) fn reap_number(number: i32) {
     if let Some(pid) = rustix::process::Pid::from_raw(number) {

@@ -12,12 +12,12 @@ use super::process::{Process, Role};
 use super::protocol::{Answer, Failure, Streams, What};
 use super::server::{Sandbox, Server, Token};
 use super::{During, Step, channel};
+use crate::Exit;
 use crate::cgroup::{Controller, Group};
 use crate::oci::Program;
 use crate::oci::program::Verb;
 use crate::rootfs::delete::delete;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec};
-use crate::{Error, Exit};
 
 type Reply = Result<(Answer, Vec<OwnedFd>), Failure>;
 
@@ -322,21 +322,11 @@ impl Server<'_> {
         if entry.processes > 0 || removal.deleting {
             return;
         }
-        if let Some(made) = &mut entry.made
-            && std::mem::take(&mut made.known)
-        {
-            let program = made.program.clone();
-            match self.delete_by(&program, container) {
-                Ok(()) => return,
-                Err(failure) => eprintln!("agentcube spawner: {container}: {}", Error::from(failure)),
-            }
+        if entry.made.is_some() && !self.forget(container) {
+            return;
         }
         let Some(entry) = self.containers.get_mut(container) else { return };
         let Some(removal) = &mut entry.removal else { return };
-        if entry.made.is_some() {
-            // Helpers of the runtime that nobody else ends.
-            entry.group.kill();
-        }
         match entry.group.remove() {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 return self.busy.push(container.clone());

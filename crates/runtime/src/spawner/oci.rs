@@ -16,9 +16,9 @@ use super::protocol::{Answer, Failure};
 use super::server::{Server, Token};
 use super::{During, Step, channel};
 use crate::Exit;
-use crate::oci::Program;
 use crate::oci::bundle::{self, Config, Surroundings};
 use crate::oci::program::{Verb, complaint};
+use crate::oci::{Kind, Program};
 use crate::rootfs::Builder;
 use crate::rootfs::mount::{self, NO_DEV, NO_EXEC, NO_SUID};
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec};
@@ -83,6 +83,13 @@ pub(super) fn mount_state(directory: &Path) -> io::Result<()> {
     let memory = mount::filesystem("tmpfs", &options, NO_SUID | NO_DEV | NO_EXEC)?;
     let place = openat(CWD, directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     mount::attach(memory, place)
+}
+
+/// Mounts a new file system over a directory.
+fn cover(directory: &Path, kind: &str) -> io::Result<()> {
+    let tree = mount::filesystem(kind, &[], NO_SUID | NO_DEV | NO_EXEC)?;
+    let place = openat(CWD, directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    mount::attach(tree, place)
 }
 
 impl Server<'_> {
@@ -198,7 +205,9 @@ impl Server<'_> {
         prepare: impl FnOnce(&Common<'_>) -> Result<(), Failure>,
     ) -> Result<(Born, OwnedFd, Option<OwnedFd>), Failure> {
         let entry = &self.containers[container];
-        let inherits = entry.made.as_ref().is_some_and(|made| made.program.kind.inherits_cgroup());
+        let kind = entry.made.as_ref().map(|made| made.program.kind);
+        let inherits = kind.is_some_and(Kind::inherits_cgroup);
+        let hidden = kind.and_then(Kind::hides);
         let (bundle, files) = (self.bundle(container), Files::new(id));
         let console = terminal.then(|| console::listen(&bundle, &files.console)).transpose();
         let console = console.during(Step::Terminal)?;
@@ -212,10 +221,10 @@ impl Server<'_> {
             let prepare = || {
                 common.account(inherits)?;
                 // The runtime has to see its own children in `/proc`; the machine's counts them differently.
-                let tree = mount::filesystem("proc", &[], NO_SUID | NO_DEV | NO_EXEC).during(Step::Proc)?;
-                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let place = openat(CWD, c"/proc", flags, Mode::empty()).during(Step::Proc)?;
-                mount::attach(tree, place).during(Step::Proc)?;
+                cover(Path::new("/proc"), "proc").during(Step::Proc)?;
+                if let Some(hidden) = hidden.filter(|hidden| hidden.exists()) {
+                    cover(hidden, "tmpfs").during_at(Step::Cgroup, hidden.display())?;
+                }
                 prepare(&common)
             };
             child::program(&common, prepare, &bundle, &command, &env);
@@ -360,24 +369,50 @@ impl Server<'_> {
                 let start = said.find("exec: \"").unwrap_or_default();
                 Failure::Invalid(said[start..].trim_end_matches(": unknown").to_owned())
             }
-            Some(said) if said.contains("executable file") => Failure::Invalid(said),
+            Some(said) if said.contains("executable") => Failure::Invalid(said),
             Some(said) => Failure::Step(Step::Oci, format!("{name}: {said}")),
             None => Failure::Step(Step::Oci, format!("{name} ended with {ended:?}")),
         }
     }
 
-    /// Runtimes leave helpers behind that become our children. Those that have ended are reaped here, and nothing that
-    /// is known or about to be.
-    pub(super) fn reap_strays(&mut self) {
-        let driven = self.processes.values().any(|process| matches!(process.role, Role::Drive(..)));
-        if !self.strays || driven {
-            return;
-        }
-        while let Some(number) = clone::ended_child() {
-            if self.processes.values().any(|process| process.number == number) {
-                return;
+    /// Runtimes leave helpers behind that become our children. Those that have ended are reaped here. `false` while a
+    /// child that has ended waits for something else to be done first.
+    pub(super) fn reap_strays(&mut self) -> bool {
+        while self.strays
+            && let Some(number) = clone::ended_child()
+        {
+            // A process that a runtime has left for us to take in is ours only since that runtime has ended.
+            let awaited = |process: &Process| {
+                matches!(process.role, Role::Drive(_, Drive::Create | Drive::Exec))
+                    && clone::has_ended(process.pidfd.as_fd())
+            };
+            if self.processes.values().any(|process| process.number == number || awaited(process)) {
+                return false;
             }
             clone::reap_number(number);
+        }
+        true
+    }
+
+    /// Ends what a runtime has for a container besides its processes, then lets it forget the container. `false` until
+    /// both are done.
+    pub(super) fn forget(&mut self, container: &ContainerId) -> bool {
+        let Some(entry) = self.containers.get(container) else { return true };
+        // In this order: what has left the group has ended, and can be reaped.
+        if entry.group.kill() > 0 || !self.reap_strays() {
+            self.busy.push(container.clone());
+            return false;
+        }
+        let made = self.containers.get_mut(container).and_then(|entry| entry.made.as_mut());
+        let Some(made) = made.filter(|made| made.known) else { return true };
+        made.known = false;
+        let program = made.program.clone();
+        match self.delete_by(&program, container) {
+            Ok(()) => false,
+            Err(failure) => {
+                eprintln!("agentcube spawner: {container}: {}", crate::Error::from(failure));
+                true
+            }
         }
     }
 }
