@@ -40,10 +40,6 @@ async fn each(test: impl AsyncFn(&Bench)) {
         return;
     }
     for program in programs() {
-        let only = std::env::var("OCI_RUNTIME").unwrap_or_default();
-        if !only.is_empty() && only != program.kind.name() {
-            continue;
-        }
         let node = Node::start();
         let kind = program.kind;
         let oci = Oci::new(node.handle.clone(), program).unwrap();
