@@ -122,8 +122,8 @@ pub(crate) fn complaint(log: &str) -> Option<String> {
         level: String,
         msg: String,
     }
-    let lines = log.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    lines.filter(|line| matches!(line.level.as_str(), "error" | "fatal")).last().map(|line| line.msg)
+    let mut lines = log.lines().rev().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    lines.find(|line| matches!(line.level.as_str(), "error" | "fatal")).map(|line| line.msg)
 }
 
 pub(crate) fn is_executable(path: &Path) -> bool {

@@ -230,7 +230,7 @@ impl Common<'_> {
     }
 
     fn limits(&self) -> Result<(), Failure> {
-        setrlimit(Resource::Nofile, self.open_files.clone()).during_at(Step::Limits, "open files")?;
+        setrlimit(Resource::Nofile, self.open_files).during_at(Step::Limits, "open files")?;
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
             .during_at(Step::Limits, "core")?;
         limit(Resource::Data, self.data_limit)

@@ -128,7 +128,7 @@ impl Server<'_> {
             rootless: self.hello.rootless,
             data_limit,
             process_limit,
-            open_files: self.open_files.clone(),
+            open_files: self.open_files,
             streams,
             report,
             die_at: self.hello.die_at.as_deref(),

@@ -323,7 +323,7 @@ impl Server<'_> {
         let pid = text.trim().parse().ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Failure::Step(Step::Oci, format!("{text:?} is no process")))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).during(Step::Oci)?;
-        let terminal = driver.console.as_ref().map(|console| console::accept(console)).transpose();
+        let terminal = driver.console.as_ref().map(console::accept).transpose();
         let terminal = terminal.during(Step::Terminal)?;
         self.watch(pidfd.as_fd(), Token::Exit(id))?;
         let role = match drive {
