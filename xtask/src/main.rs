@@ -25,7 +25,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Obtains the real Kubernetes control plane that tests compare with
+    /// Obtains the real Kubernetes control plane and the OCI runtimes that tests use
     Setup,
     /// Regenerates the golden files: definitions, built-in schemas, transcripts, documents
     Gen {
@@ -106,7 +106,10 @@ fn main() -> ExitCode {
 
 fn run(settings: &Settings, command: Command) -> Result<bool> {
     match command {
-        Command::Setup => setup::run(settings).map(|()| true),
+        Command::Setup => {
+            setup::run(settings)?;
+            setup::oci::run(settings).map(|()| true)
+        }
         Command::Gen { check } => generate::run(settings, check),
         Command::Check => check::run(settings),
         Command::Test { list: true, .. } => {

@@ -1,6 +1,8 @@
 //! Obtains a real Kubernetes control plane: built once from its Go modules into the cache, by version.
 //! A build that was interrupted never counts: programs are built under another name and then renamed.
 
+pub(crate) mod oci;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

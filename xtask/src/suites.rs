@@ -14,8 +14,16 @@ struct Suite {
     about: &'static str,
     /// The arguments of `cargo test`, once for each run.
     runs: &'static [&'static [&'static str]],
-    /// Compares with the real Kubernetes control plane.
-    needs_kubernetes: bool,
+    needs: &'static [Need],
+}
+
+/// What `setup` has to obtain before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// The real control plane, to compare with.
+    Kubernetes,
+    /// `runc`, `crun` and `runsc`.
+    OciRuntimes,
 }
 
 const SUITES: &[Suite] = &[
@@ -26,43 +34,49 @@ const SUITES: &[Suite] = &[
             &["--workspace", "--exclude", "agentcube-testkit"],
             &["-p", "agentcube-testkit", "--lib", "--bins"],
         ],
-        needs_kubernetes: false,
+        needs: &[],
+    },
+    Suite {
+        name: "oci",
+        about: "containers by runc, crun and gVisor (as root)",
+        runs: &[&["-p", "agentcube-runtime", "--features", "oci-tests", "--test", "oci"]],
+        needs: &[Need::OciRuntimes],
     },
     Suite {
         name: "conformance",
         about: "the embedded API server against a real kube-apiserver",
         runs: &[&["-p", "agentcube-testkit", "--test", "conformance"]],
-        needs_kubernetes: true,
+        needs: &[Need::Kubernetes],
     },
     Suite {
         name: "kubectl",
         about: "a kubectl session on both servers",
         runs: &[&["-p", "agentcube-testkit", "--test", "kubectl"]],
-        needs_kubernetes: true,
+        needs: &[Need::Kubernetes],
     },
     Suite {
         name: "examples",
         about: "every example applied to both servers",
         runs: &[&["-p", "agentcube-testkit", "--test", "examples"]],
-        needs_kubernetes: true,
+        needs: &[Need::Kubernetes],
     },
     Suite {
         name: "kube-rs",
         about: "clients, watchers and controllers of kube-rs on both servers; faults; logs and exec",
         runs: &[&["-p", "agentcube-testkit", "--test", "kube_rs"]],
-        needs_kubernetes: true,
+        needs: &[Need::Kubernetes],
     },
     Suite {
         name: "workloads",
         about: "Deployments and other workloads under our controllers and under the real ones",
         runs: &[&["-p", "agentcube-testkit", "--test", "workloads"]],
-        needs_kubernetes: true,
+        needs: &[Need::Kubernetes],
     },
     Suite {
         name: "durability",
         about: "kill -9 under load, 30 times",
         runs: &[&["-p", "agentcube-testkit", "--test", "durability"]],
-        needs_kubernetes: false,
+        needs: &[],
     },
     Suite {
         name: "node",
@@ -94,11 +108,17 @@ pub(crate) fn run(settings: &Settings, only: Option<&str>) -> Result<bool> {
         bail!("no suite is called {:?}; `cargo xtask test --list` names them", only.unwrap_or_default());
     }
     let mut summary = Vec::new();
-    if chosen.iter().any(|suite| suite.needs_kubernetes)
+    // The suites skip, and count, what they cannot do without; with CI=true they fail.
+    let needed = |need| chosen.iter().any(|suite| suite.needs.contains(&need));
+    if needed(Need::Kubernetes)
         && let Err(error) = setup::run(settings)
     {
-        // The suites skip, and count, what they cannot compare; with CI=true they fail.
         summary.push(format!("SKIPPED: whatever needs a real kube-apiserver: {error:#}"));
+    }
+    if needed(Need::OciRuntimes)
+        && let Err(error) = setup::oci::run(settings)
+    {
+        summary.push(format!("SKIPPED: containers by some OCI runtimes: {error:#}"));
     }
     let mut total = Counts::default();
     for suite in chosen {

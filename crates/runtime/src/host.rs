@@ -69,13 +69,13 @@ impl Capabilities {
 fn attempt(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let maps = (!has_privileges()).then(user_maps);
     let flags = NEW_MOUNT | NEW_SANDBOX | if maps.is_some() { NEW_USER } else { 0 };
-    let pidfd = clone::clone(flags, None, || {
+    let child = clone::clone(flags, None, || {
         let mapped = maps.as_ref().is_none_or(|(uids, gids)| map_user(uids, gids).is_ok());
         let worked = mapped && work().is_ok();
         // SAFETY: ends this process at once.
         unsafe { libc::_exit(i32::from(!worked)) }
     })?;
-    match clone::wait(pidfd.as_fd())? {
+    match clone::wait(child.pidfd.as_fd())? {
         Ended::Code(0) => Ok(()),
         _ => Err(io::Error::other("the machine refused")),
     }

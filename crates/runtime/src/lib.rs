@@ -9,6 +9,7 @@ pub mod host;
 pub mod image;
 pub mod native;
 pub mod netns;
+pub mod oci;
 mod rootfs;
 mod seccomp;
 pub mod spawner;

@@ -17,7 +17,7 @@ impl Native {
 
 impl Runtime for Native {
     fn start<'a>(&'a self, spec: ContainerSpec, stdio: Stdio) -> Answer<'a, Process> {
-        Box::pin(self.spawner.start(spec, stdio))
+        Box::pin(self.spawner.start(spec, None, stdio))
     }
 
     fn signal<'a>(&'a self, id: &'a ContainerId, signal: i32) -> Answer<'a, ()> {

@@ -22,7 +22,6 @@ const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 /// The lower half of the first argument; both architectures are little-endian.
 const ARGUMENT_0: u32 = 16;
-const ARGUMENT_1: u32 = 24;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
@@ -38,74 +37,86 @@ const NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWNET) as u32;
 const NEW_TIME: u32 = 0x80;
 
+/// A call by its name, for other runtimes, and by its number, for the kernel.
+struct Refused {
+    name: &'static str,
+    number: libc::c_long,
+    /// Who has this may make it.
+    unless: Option<Capability>,
+}
+
+const fn refused(name: &'static str, number: libc::c_long, unless: Option<Capability>) -> Refused {
+    Refused { name, number, unless }
+}
+
 /// Refused to all but those who have the capability for it; to everyone where there is none.
-const REFUSED: &[(libc::c_long, Option<Capability>)] = &[
-    (libc::SYS_mount, Some(SYS_ADMIN)),
-    (libc::SYS_umount2, Some(SYS_ADMIN)),
-    (libc::SYS_pivot_root, Some(SYS_ADMIN)),
-    (libc::SYS_open_tree, Some(SYS_ADMIN)),
-    (OPEN_TREE_ATTR, Some(SYS_ADMIN)),
-    (libc::SYS_move_mount, Some(SYS_ADMIN)),
-    (libc::SYS_fsopen, Some(SYS_ADMIN)),
-    (libc::SYS_fsconfig, Some(SYS_ADMIN)),
-    (libc::SYS_fsmount, Some(SYS_ADMIN)),
-    (libc::SYS_fspick, Some(SYS_ADMIN)),
-    (libc::SYS_mount_setattr, Some(SYS_ADMIN)),
-    (libc::SYS_setns, Some(SYS_ADMIN)),
-    (libc::SYS_sethostname, Some(SYS_ADMIN)),
-    (libc::SYS_setdomainname, Some(SYS_ADMIN)),
-    (libc::SYS_quotactl, Some(SYS_ADMIN)),
-    (libc::SYS_quotactl_fd, Some(SYS_ADMIN)),
-    (libc::SYS_fanotify_init, Some(SYS_ADMIN)),
-    (libc::SYS_lookup_dcookie, Some(SYS_ADMIN)),
-    (libc::SYS_ptrace, Some(SYS_PTRACE)),
-    (libc::SYS_process_vm_readv, Some(SYS_PTRACE)),
-    (libc::SYS_process_vm_writev, Some(SYS_PTRACE)),
-    (libc::SYS_process_madvise, Some(SYS_PTRACE)),
-    (libc::SYS_pidfd_getfd, Some(SYS_PTRACE)),
-    (libc::SYS_kcmp, Some(SYS_PTRACE)),
-    (libc::SYS_reboot, Some(SYS_BOOT)),
-    (libc::SYS_kexec_load, Some(SYS_BOOT)),
-    (libc::SYS_kexec_file_load, Some(SYS_BOOT)),
-    (libc::SYS_settimeofday, Some(SYS_TIME)),
-    (libc::SYS_clock_settime, Some(SYS_TIME)),
-    (libc::SYS_clock_adjtime, Some(SYS_TIME)),
-    (libc::SYS_init_module, None),
-    (libc::SYS_finit_module, None),
-    (libc::SYS_delete_module, None),
-    (libc::SYS_bpf, None),
-    (libc::SYS_perf_event_open, None),
-    (libc::SYS_add_key, None),
-    (libc::SYS_request_key, None),
-    (libc::SYS_keyctl, None),
-    (libc::SYS_userfaultfd, None),
-    (libc::SYS_name_to_handle_at, None),
-    (libc::SYS_open_by_handle_at, None),
-    (libc::SYS_io_uring_setup, None),
-    (libc::SYS_io_uring_enter, None),
-    (libc::SYS_io_uring_register, None),
-    (libc::SYS_swapon, None),
-    (libc::SYS_swapoff, None),
-    (libc::SYS_acct, None),
-    (libc::SYS_syslog, None),
-    (libc::SYS_vhangup, None),
-    (libc::SYS_nfsservctl, None),
-    (libc::SYS_move_pages, None),
-    (libc::SYS_migrate_pages, None),
+const REFUSED: &[Refused] = &[
+    refused("mount", libc::SYS_mount, Some(SYS_ADMIN)),
+    refused("umount2", libc::SYS_umount2, Some(SYS_ADMIN)),
+    refused("pivot_root", libc::SYS_pivot_root, Some(SYS_ADMIN)),
+    refused("open_tree", libc::SYS_open_tree, Some(SYS_ADMIN)),
+    refused("open_tree_attr", OPEN_TREE_ATTR, Some(SYS_ADMIN)),
+    refused("move_mount", libc::SYS_move_mount, Some(SYS_ADMIN)),
+    refused("fsopen", libc::SYS_fsopen, Some(SYS_ADMIN)),
+    refused("fsconfig", libc::SYS_fsconfig, Some(SYS_ADMIN)),
+    refused("fsmount", libc::SYS_fsmount, Some(SYS_ADMIN)),
+    refused("fspick", libc::SYS_fspick, Some(SYS_ADMIN)),
+    refused("mount_setattr", libc::SYS_mount_setattr, Some(SYS_ADMIN)),
+    refused("setns", libc::SYS_setns, Some(SYS_ADMIN)),
+    refused("sethostname", libc::SYS_sethostname, Some(SYS_ADMIN)),
+    refused("setdomainname", libc::SYS_setdomainname, Some(SYS_ADMIN)),
+    refused("quotactl", libc::SYS_quotactl, Some(SYS_ADMIN)),
+    refused("quotactl_fd", libc::SYS_quotactl_fd, Some(SYS_ADMIN)),
+    refused("fanotify_init", libc::SYS_fanotify_init, Some(SYS_ADMIN)),
+    refused("lookup_dcookie", libc::SYS_lookup_dcookie, Some(SYS_ADMIN)),
+    refused("ptrace", libc::SYS_ptrace, Some(SYS_PTRACE)),
+    refused("process_vm_readv", libc::SYS_process_vm_readv, Some(SYS_PTRACE)),
+    refused("process_vm_writev", libc::SYS_process_vm_writev, Some(SYS_PTRACE)),
+    refused("process_madvise", libc::SYS_process_madvise, Some(SYS_PTRACE)),
+    refused("pidfd_getfd", libc::SYS_pidfd_getfd, Some(SYS_PTRACE)),
+    refused("kcmp", libc::SYS_kcmp, Some(SYS_PTRACE)),
+    refused("reboot", libc::SYS_reboot, Some(SYS_BOOT)),
+    refused("kexec_load", libc::SYS_kexec_load, Some(SYS_BOOT)),
+    refused("kexec_file_load", libc::SYS_kexec_file_load, Some(SYS_BOOT)),
+    refused("settimeofday", libc::SYS_settimeofday, Some(SYS_TIME)),
+    refused("clock_settime", libc::SYS_clock_settime, Some(SYS_TIME)),
+    refused("clock_adjtime", libc::SYS_clock_adjtime, Some(SYS_TIME)),
+    refused("init_module", libc::SYS_init_module, None),
+    refused("finit_module", libc::SYS_finit_module, None),
+    refused("delete_module", libc::SYS_delete_module, None),
+    refused("bpf", libc::SYS_bpf, None),
+    refused("perf_event_open", libc::SYS_perf_event_open, None),
+    refused("add_key", libc::SYS_add_key, None),
+    refused("request_key", libc::SYS_request_key, None),
+    refused("keyctl", libc::SYS_keyctl, None),
+    refused("userfaultfd", libc::SYS_userfaultfd, None),
+    refused("name_to_handle_at", libc::SYS_name_to_handle_at, None),
+    refused("open_by_handle_at", libc::SYS_open_by_handle_at, None),
+    refused("io_uring_setup", libc::SYS_io_uring_setup, None),
+    refused("io_uring_enter", libc::SYS_io_uring_enter, None),
+    refused("io_uring_register", libc::SYS_io_uring_register, None),
+    refused("swapon", libc::SYS_swapon, None),
+    refused("swapoff", libc::SYS_swapoff, None),
+    refused("acct", libc::SYS_acct, None),
+    refused("syslog", libc::SYS_syslog, None),
+    refused("vhangup", libc::SYS_vhangup, None),
+    refused("nfsservctl", libc::SYS_nfsservctl, None),
+    refused("move_pages", libc::SYS_move_pages, None),
+    refused("migrate_pages", libc::SYS_migrate_pages, None),
     #[cfg(target_arch = "x86_64")]
-    (libc::SYS_iopl, None),
+    refused("iopl", libc::SYS_iopl, None),
     #[cfg(target_arch = "x86_64")]
-    (libc::SYS_ioperm, None),
+    refused("ioperm", libc::SYS_ioperm, None),
     #[cfg(target_arch = "x86_64")]
-    (libc::SYS_modify_ldt, None),
+    refused("modify_ldt", libc::SYS_modify_ldt, None),
     #[cfg(target_arch = "x86_64")]
-    (libc::SYS_uselib, None),
+    refused("uselib", libc::SYS_uselib, None),
     #[cfg(target_arch = "x86_64")]
-    (libc::SYS_ustat, None),
+    refused("ustat", libc::SYS_ustat, None),
     #[cfg(target_arch = "x86_64")]
-    (libc::SYS_sysfs, None),
+    refused("sysfs", libc::SYS_sysfs, None),
     #[cfg(target_arch = "x86_64")]
-    (libc::SYS__sysctl, None),
+    refused("_sysctl", libc::SYS__sysctl, None),
 ];
 const OPEN_TREE_ATTR: libc::c_long = 467;
 
@@ -113,7 +124,7 @@ const OPEN_TREE_ATTR: libc::c_long = 467;
 const CLONE3: libc::c_long = libc::SYS_clone3;
 
 /// Calls refused for some arguments only.
-enum Argument {
+pub(crate) enum Argument {
     /// Any of these bits.
     Bits(u32),
     /// One of these values.
@@ -125,16 +136,34 @@ const FAMILIES: &[u32] = &[libc::AF_VSOCK as u32, libc::AF_ALG as u32];
 /// Typing into somebody's terminal.
 const CONTROLS: &[u32] = &[libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
 
-fn refused_arguments(capabilities: &BTreeSet<Capability>) -> Vec<(libc::c_long, u32, Argument)> {
+pub(crate) struct RefusedArgument {
+    pub(crate) name: &'static str,
+    number: libc::c_long,
+    /// Which argument, from 0.
+    pub(crate) index: u32,
+    pub(crate) argument: Argument,
+}
+
+pub(crate) fn refused_arguments(capabilities: &BTreeSet<Capability>) -> Vec<RefusedArgument> {
+    let call = |name, number, index, argument| RefusedArgument { name, number, index, argument };
     let mut refused = vec![
-        (libc::SYS_socket, ARGUMENT_0, Argument::Values(FAMILIES)),
-        (libc::SYS_ioctl, ARGUMENT_1, Argument::Values(CONTROLS)),
+        call("socket", libc::SYS_socket, 0, Argument::Values(FAMILIES)),
+        call("ioctl", libc::SYS_ioctl, 1, Argument::Values(CONTROLS)),
     ];
     if !capabilities.contains(&SYS_ADMIN) {
-        refused.push((libc::SYS_clone, ARGUMENT_0, Argument::Bits(NAMESPACES)));
-        refused.push((libc::SYS_unshare, ARGUMENT_0, Argument::Bits(NAMESPACES | NEW_TIME)));
+        refused.push(call("clone", libc::SYS_clone, 0, Argument::Bits(NAMESPACES)));
+        refused.push(call("unshare", libc::SYS_unshare, 0, Argument::Bits(NAMESPACES | NEW_TIME)));
     }
     refused
+}
+
+fn refused_calls(capabilities: &BTreeSet<Capability>) -> impl Iterator<Item = &'static Refused> {
+    REFUSED.iter().filter(|call| call.unless.is_none_or(|needed| !capabilities.contains(&needed)))
+}
+
+/// The names of the calls that are refused to a container with these capabilities, whatever their arguments.
+pub(crate) fn refused_names(capabilities: &BTreeSet<Capability>) -> Vec<&'static str> {
+    refused_calls(capabilities).map(|call| call.name).collect()
 }
 
 /// The filter as a program for the kernel.
@@ -152,7 +181,7 @@ impl Filter {
             jump(libc::BPF_JGT, NEWEST, 0, 1),
             answer(NOT_IMPLEMENTED),
         ];
-        for (number, offset, argument) in refused_arguments(capabilities) {
+        for RefusedArgument { number, index, argument, .. } in refused_arguments(capabilities) {
             let tests = match argument {
                 Argument::Bits(bits) => vec![jump(libc::BPF_JSET, bits, 0, 1), answer(NOT_PERMITTED)],
                 Argument::Values(values) => values
@@ -163,16 +192,12 @@ impl Filter {
             // Over the load, the tests, and the final permission.
             let over = u8::try_from(tests.len() + 2).expect("a handful of values");
             program.push(jump(libc::BPF_JEQ, number as u32, 0, over));
-            program.push(load(offset));
+            program.push(load(ARGUMENT_0 + 8 * index));
             program.extend(tests);
             program.push(answer(ALLOW));
         }
         program.extend([jump(libc::BPF_JEQ, CLONE3 as u32, 0, 1), answer(NOT_IMPLEMENTED)]);
-        let mut refused: Vec<u32> = REFUSED
-            .iter()
-            .filter(|(_, capability)| capability.is_none_or(|needed| !capabilities.contains(&needed)))
-            .map(|&(number, _)| number as u32)
-            .collect();
+        let mut refused: Vec<u32> = refused_calls(capabilities).map(|call| call.number as u32).collect();
         refused.sort_unstable();
         search(&mut program, &refused);
         Self(program)
@@ -244,7 +269,7 @@ mod tests {
                         NUMBER => number,
                         ARCH => architecture,
                         ARGUMENT_0 => arguments[0],
-                        ARGUMENT_1 => arguments[1],
+                        offset if offset == ARGUMENT_0 + 8 => arguments[1],
                         other => unreachable!("offset {other}"),
                     };
                     continue;
@@ -310,7 +335,7 @@ mod tests {
         fn refuses_what_is_listed_and_nothing_else(number in 0..=NEWEST) {
             let special = [libc::SYS_clone3, libc::SYS_clone, libc::SYS_unshare, libc::SYS_socket, libc::SYS_ioctl];
             prop_assume!(!special.contains(&libc::c_long::from(number)));
-            let listed = REFUSED.iter().any(|&(refused, _)| refused == libc::c_long::from(number));
+            let listed = REFUSED.iter().any(|call| call.number == libc::c_long::from(number));
             let expected = if listed { NOT_PERMITTED } else { ALLOW };
             prop_assert_eq!(answer_to(libc::c_long::from(number), [0, 0]), expected);
         }

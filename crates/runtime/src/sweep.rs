@@ -180,20 +180,7 @@ fn kill_members(group: &Path) -> io::Result<()> {
     for below in cgroup::subgroups(group)? {
         kill_members(&below)?;
     }
-    let text = match fs::read_to_string(group.join("cgroup.procs")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other?,
-    };
-    for pid in text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
-        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        // Still a member, so the descriptor is of a member and of nobody who got its number since.
-        let members = fs::read_to_string(group.join("cgroup.procs"))?;
-        let number = pid.as_raw_nonzero().to_string();
-        if members.lines().any(|member| member == number) {
-            kill(pidfd.as_fd())?;
-        }
-    }
-    Ok(())
+    cgroup::members(group)?.iter().try_for_each(|member| kill(member.as_fd()))
 }
 
 fn failed(path: &Path, error: impl Into<io::Error>) -> Error {

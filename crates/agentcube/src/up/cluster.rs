@@ -2,18 +2,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use agentcube_apiserver::{Handle, Server};
 use agentcube_node::{Node, kubelet, network, scheduler};
 use agentcube_runtime::Handlers;
 use agentcube_runtime::image::{self, Store};
-use agentcube_runtime::native::Native;
 use agentcube_runtime::spawner::{self, Spawner};
 use agentcube_runtime::spec::{Mount, Source};
 use anyhow::Context;
 
-use super::definitions;
+use super::{definitions, runtimes};
 use crate::paths::DataDir;
 
 /// What the one node is called.
@@ -29,6 +27,8 @@ pub(super) struct Options<'a> {
     pub(super) listen: SocketAddr,
     /// Directories that containers of the image `host` see besides the machine's programs.
     pub(super) host_directories: Vec<PathBuf>,
+    /// Where OCI runtimes are looked for.
+    pub(super) runtime_directories: Vec<PathBuf>,
     pub(super) egress: network::Egress,
 }
 
@@ -68,8 +68,12 @@ impl Cluster {
         };
         let apiserver = builder.start().await.context("cannot start the API server")?;
         let client = kube::Client::new(apiserver.server().front(), "default");
-        let node = start_node(&options, spawner, &apiserver, client.clone())?;
+        let spawner = spawner.into_handle()?;
+        let handlers = runtimes::find(&spawner, options.runtime_directories.clone());
+        let names = handlers.keys().cloned().collect();
+        let node = start_node(&options, spawner, handlers, &apiserver, client.clone())?;
         definitions::install(&client).await.context("cannot install the definitions of AgentCube's kinds")?;
+        runtimes::install(&client, names).await?;
         node.ready().await;
         Ok(Self { apiserver, node })
     }
@@ -96,11 +100,11 @@ impl Cluster {
 
 fn start_node(
     options: &Options<'_>,
-    spawner: Spawner,
+    spawner: spawner::Handle,
+    handlers: Handlers,
     apiserver: &Handle,
     client: kube::Client,
 ) -> anyhow::Result<Node> {
-    let spawner = spawner.into_handle()?;
     let images = image::Options { host_also: options.host_directories.clone(), ..image::Options::default() };
     let images = Store::open_with(options.data.path(), images).context("cannot open the images")?;
     let network = network::Options {
@@ -115,13 +119,8 @@ fn start_node(
         source: Source::Bind(this_program()?),
         read_only: true,
     });
-    let parts = agentcube_node::Parts {
-        client,
-        api: apiserver.server().api().clone(),
-        handlers: Handlers::from([(String::new(), Arc::new(Native::new(spawner.clone())) as _)]),
-        spawner,
-        images,
-    };
+    let parts =
+        agentcube_node::Parts { client, api: apiserver.server().api().clone(), handlers, spawner, images };
     let options = agentcube_node::Options { kubelet, network, scheduler: scheduler::Options::default() };
     Ok(Node::start(options, parts)?)
 }

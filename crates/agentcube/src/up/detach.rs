@@ -33,6 +33,9 @@ pub(super) fn run(arguments: &Arguments, log_filter: &str, data: &DataDir) -> an
     for directory in &arguments.host_image_dir {
         command.arg("--host-image-dir").arg(directory);
     }
+    for directory in &arguments.oci_runtime_dir {
+        command.arg("--oci-runtime-dir").arg(directory);
+    }
     if arguments.no_egress {
         command.arg("--no-egress");
     }

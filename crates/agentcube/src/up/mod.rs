@@ -7,6 +7,7 @@ pub(crate) mod footprint;
 pub(crate) mod log;
 mod merge;
 pub(crate) mod running;
+mod runtimes;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -49,6 +50,9 @@ pub(crate) struct Arguments {
     /// Show this directory, read-only, to containers of the image `host`; may be given several times
     #[arg(long, value_name = "DIR")]
     host_image_dir: Vec<PathBuf>,
+    /// Look for runc, crun and runsc in this directory before those of PATH; may be given several times
+    #[arg(long, value_name = "DIR")]
+    oci_runtime_dir: Vec<PathBuf>,
     /// Pods reach each other and Services, but nothing outside
     #[arg(long)]
     no_egress: bool,
@@ -116,7 +120,7 @@ async fn serve(
 ) -> anyhow::Result<Outcome> {
     let mut signals = Signals::listen()?;
     let began = Instant::now();
-    let starting = start(arguments, data, spawner);
+    let starting = start(arguments, data, spawner, environment);
     let cluster = tokio::select! {
         cluster = starting => cluster?,
         () = signals.stop() => return Ok(Outcome::Done),
@@ -160,13 +164,20 @@ async fn serve(
 }
 
 /// Starts on the address of the last run if that can be had.
-async fn start(arguments: &Arguments, data: &DataDir, spawner: Spawner) -> anyhow::Result<Cluster> {
+async fn start(
+    arguments: &Arguments,
+    data: &DataDir,
+    spawner: Spawner,
+    environment: &Environment,
+) -> anyhow::Result<Cluster> {
+    let directories = arguments.oci_runtime_dir.iter().filter_map(|path| std::path::absolute(path).ok());
     let remembered = remembered_address(&data.address(), arguments.listen);
     let options = cluster::Options {
         data,
         memory: arguments.memory,
         listen: remembered.filter(|address| can_listen(*address)).unwrap_or(arguments.listen),
         host_directories: arguments.host_image_dir.clone(),
+        runtime_directories: directories.chain(std::env::split_paths(&environment.path)).collect(),
         egress: if arguments.no_egress { Egress::Closed } else { Egress::Open },
     };
     let cluster = Cluster::start(options, spawner).await?;

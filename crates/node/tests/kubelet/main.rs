@@ -138,7 +138,9 @@ impl Told {
     fn conclude(self) -> Result<()> {
         let verdict = if self.failures.is_empty() { "ok" } else { "FAILED" };
         let (passed, failed) = (self.passed, self.failures.len());
-        println!("test result: {verdict}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out");
+        println!(
+            "test result: {verdict}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out"
+        );
         anyhow::ensure!(self.failures.is_empty(), "failed: {}", self.failures.join(", "));
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Controller, Hierarchy, Version, make};
 use crate::Usage;
@@ -122,10 +123,55 @@ impl Group {
         fs::read_to_string(self.directory(controller)?.join(file)).ok()
     }
 
+    /// How an OCI runtime names the group: on v1 below the cgroup that it is itself in, which is the spawner's.
+    pub(crate) fn oci_path(&self) -> String {
+        let Some(hierarchy) = self.hierarchies.first() else { return String::new() };
+        let directory = &hierarchy.directory;
+        match self.version {
+            Version::V2 => {
+                let below = directory.strip_prefix("/sys/fs/cgroup").unwrap_or(directory);
+                Path::new("/").join(below).display().to_string()
+            }
+            Version::V1 => {
+                let names: Vec<_> =
+                    directory.iter().rev().take(2).map(|name| name.to_string_lossy()).collect();
+                names.iter().rev().map(AsRef::as_ref).collect::<Vec<&str>>().join("/")
+            }
+        }
+    }
+
+    /// Kills all processes of the group, without waiting for their end, and says how many there were.
+    pub(crate) fn kill(&self) -> usize {
+        let Some(hierarchy) = self.hierarchies.first() else { return 0 };
+        let members = members(&hierarchy.directory).unwrap_or_default();
+        for member in &members {
+            let _ = pidfd_send_signal(member, Signal::KILL);
+        }
+        members.len()
+    }
+
     /// Removes the group. `ResourceBusy` while a process is in it.
     pub(crate) fn remove(&self) -> io::Result<()> {
         self.hierarchies.iter().try_for_each(|hierarchy| remove(&hierarchy.directory))
     }
+}
+
+/// The processes of a cgroup. None is of somebody who got a member's number since.
+pub(crate) fn members(directory: &Path) -> io::Result<Vec<OwnedFd>> {
+    let read = || match fs::read_to_string(directory.join("cgroup.procs")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        other => other,
+    };
+    let mut found = Vec::new();
+    for pid in read()?.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        // Still a member, so the descriptor is of a member.
+        let number = pid.as_raw_nonzero().to_string();
+        if read()?.lines().any(|member| member == number) {
+            found.push(pidfd);
+        }
+    }
+    Ok(found)
 }
 
 /// Removes a cgroup and those that its container has made in it.

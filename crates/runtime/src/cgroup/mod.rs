@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use group::{Group, remove, subgroups};
+pub(crate) use group::{Group, members, remove, subgroups};
 
 use crate::spec::ContainerId;
 

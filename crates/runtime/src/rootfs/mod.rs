@@ -19,7 +19,7 @@ use crate::spawner::{During, Failure, Step};
 use crate::spec::{ContainerSpec, Mount, Root, Source};
 
 /// What `/proc` shows of the machine as a whole; as container runtimes have it.
-const HIDDEN: [&str; 12] = [
+pub(crate) const HIDDEN: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -33,7 +33,8 @@ const HIDDEN: [&str; 12] = [
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 ];
-const READ_ONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+pub(crate) const READ_ONLY_PATHS: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// What a root of the machine's own programs has besides, for programs that expect it.
 const EXTRA_DIRECTORIES: [&str; 9] = ["dev", "proc", "sys", "tmp", "run", "root", "home", "var", "var/tmp"];
@@ -47,6 +48,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) rootless: bool,
     /// The machine has its controllers in one hierarchy, which a container may see its own part of.
     pub(crate) unified_cgroups: bool,
+    /// The directory over which the root is mounted.
+    pub(crate) place: &'a Path,
 }
 
 /// A root that is complete, but not yet this process's root.
@@ -56,13 +59,7 @@ pub(crate) struct Built {
 
 impl Builder<'_> {
     pub(crate) fn build(&self, reached: impl Fn(Step)) -> Result<Built, Failure> {
-        let root = match &self.spec.root {
-            Root::Directory(image) => self.image(image)?,
-            Root::Host { also } => {
-                reached(Step::System);
-                self.host(also)?
-            }
-        };
+        let root = self.root(&reached)?;
         reached(Step::Devices);
         self.devices(&root)?;
         reached(Step::Proc);
@@ -79,6 +76,40 @@ impl Builder<'_> {
             mount::restrict(&root, READ_ONLY, Extent::One).during(Step::Root)?;
         }
         Ok(Built { root })
+    }
+
+    /// For another runtime: only the root, and what is to be mounted in it, each mounted on a number in `staged`.
+    pub(crate) fn stage(&self, staged: &Path, reached: impl Fn(Step)) -> Result<(), Failure> {
+        let root = self.root(&reached)?;
+        for name in ["dev", "proc", "sys"] {
+            target::ensure(root.as_fd(), Path::new(name), Kind::Directory).during_at(Step::Root, name)?;
+        }
+        let staged = openat(CWD, staged, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .during(Step::Mount)?;
+        for (number, mount) in self.spec.mounts.iter().enumerate() {
+            reached(Step::Mount);
+            let (tree, kind) = tree(mount)?;
+            let about = mount.target.display();
+            // A place in another mount is for the runtime to make, when that is there.
+            let above = self.spec.mounts.iter().take(number);
+            if !above.into_iter().any(|above| mount.target.starts_with(&above.target)) {
+                target::ensure(root.as_fd(), &mount.target, kind).during_at(Step::Mount, &about)?;
+            }
+            let place = target::ensure(staged.as_fd(), Path::new(&number.to_string()), kind);
+            mount::attach(tree, place.during_at(Step::Mount, &about)?).during_at(Step::Mount, about)?;
+        }
+        let _ = target::ensure(root.as_fd(), &self.spec.cwd, Kind::Directory);
+        Ok(())
+    }
+
+    fn root(&self, reached: &impl Fn(Step)) -> Result<OwnedFd, Failure> {
+        match &self.spec.root {
+            Root::Directory(image) => self.image(image),
+            Root::Host { also } => {
+                reached(Step::System);
+                self.host(also)
+            }
+        }
     }
 
     /// An overlay even where the root is read-only: the places for mounts have to be made somewhere.
@@ -151,11 +182,11 @@ impl Builder<'_> {
         Ok(overlays)
     }
 
-    /// The scratch directory is the one place that surely exists; what is in it has been opened by now.
+    /// The place may be the scratch directory: what is in that has been opened by now.
     fn attach_root(&self, root: &OwnedFd) -> Result<(), Failure> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let place = openat(CWD, &self.spec.scratch, flags, Mode::empty())
-            .during_at(Step::Root, self.spec.scratch.display())?;
+        let place =
+            openat(CWD, self.place, flags, Mode::empty()).during_at(Step::Root, self.place.display())?;
         mount::attach(root, place).during(Step::Root)
     }
 
@@ -254,27 +285,34 @@ impl Builder<'_> {
 
     fn mount(&self, root: &OwnedFd, mount: &Mount) -> Result<(), Failure> {
         let about = mount.target.display();
-        let (tree, kind) = match &mount.source {
-            Source::Bind(source) => {
-                let tree = bind_source(source)
-                    .during_at(Step::Mount, format_args!("{} to {about}", source.display()))?;
-                let kind = template::kind(&tree).during_at(Step::Mount, &about)?;
-                (tree, kind)
-            }
-            Source::Tmpfs { bytes } => {
-                let options = [("mode", "1777"), ("size", &bytes.to_string())];
-                (
-                    mount::filesystem("tmpfs", &options, NO_SUID | NO_DEV).during_at(Step::Mount, &about)?,
-                    Kind::Directory,
-                )
-            }
-        };
-        let mut attributes = NO_SUID | NO_DEV;
-        attributes.set(READ_ONLY, mount.read_only);
-        mount::restrict(&tree, attributes, Extent::Tree).during_at(Step::Mount, &about)?;
+        let (tree, kind) = tree(mount)?;
         let place = target::ensure(root.as_fd(), &mount.target, kind).during_at(Step::Mount, &about)?;
         mount::attach(tree, place).during_at(Step::Mount, about)
     }
+}
+
+/// What is to be mounted, with its restrictions, mounted nowhere yet.
+fn tree(mount: &Mount) -> Result<(OwnedFd, Kind), Failure> {
+    let about = mount.target.display();
+    let (tree, kind) = match &mount.source {
+        Source::Bind(source) => {
+            let tree = bind_source(source)
+                .during_at(Step::Mount, format_args!("{} to {about}", source.display()))?;
+            let kind = template::kind(&tree).during_at(Step::Mount, &about)?;
+            (tree, kind)
+        }
+        Source::Tmpfs { bytes } => {
+            let options = [("mode", "1777"), ("size", &bytes.to_string())];
+            (
+                mount::filesystem("tmpfs", &options, NO_SUID | NO_DEV).during_at(Step::Mount, &about)?,
+                Kind::Directory,
+            )
+        }
+    };
+    let mut attributes = NO_SUID | NO_DEV;
+    attributes.set(READ_ONLY, mount.read_only);
+    mount::restrict(&tree, attributes, Extent::Tree).during_at(Step::Mount, &about)?;
+    Ok((tree, kind))
 }
 
 impl Built {

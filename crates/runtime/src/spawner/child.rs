@@ -62,7 +62,7 @@ pub(super) fn container(common: &Common<'_>, sandbox: &Namespaces, template: &Te
 }
 
 fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template) -> Result<(), Failure> {
-    common.account()?;
+    common.account(true)?;
     common.reached(Step::Join);
     sandbox.enter().during(Step::Join)?;
     // SAFETY: a cgroup namespace is no business of other threads, and there are none.
@@ -73,6 +73,7 @@ fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template)
         spec: common.spec,
         rootless: common.rootless,
         unified_cgroups: common.unified_cgroups,
+        place: &common.spec.scratch,
     };
     let built = builder.build(|step| common.reached(step))?;
     common.reached(Step::Pivot);
@@ -82,7 +83,7 @@ fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template)
 /// Becomes one more process of a container. The pid namespace is the container's already.
 pub(super) fn exec(common: &Common<'_>, first: BorrowedFd<'_>, spec: &ExecSpec) {
     let Some(report) = Reporter::new(&common.report) else { return };
-    let joined = common.account().and_then(|()| {
+    let joined = common.account(true).and_then(|()| {
         common.reached(Step::Join);
         let namespaces = ThreadNameSpaceType::NETWORK
             | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
@@ -108,6 +109,29 @@ pub(super) fn exec(common: &Common<'_>, first: BorrowedFd<'_>, spec: &ExecSpec) 
     report.end(result);
 }
 
+/// Becomes a program of the machine, in a directory of its own and with the streams of a container.
+pub(super) fn program(
+    common: &Common<'_>,
+    prepare: impl FnOnce() -> Result<(), Failure>,
+    directory: &Path,
+    command: &[String],
+    env: &[(String, String)],
+) {
+    let Some(report) = Reporter::new(&common.report) else { return };
+    let ready = prepare().and_then(|()| {
+        rustix::process::setsid().during(Step::Terminal)?;
+        common.streams(&common.spec.user)?;
+        rustix::process::umask(Mode::from_raw_mode(0o022));
+        rustix::process::chdir(directory).during_at(Step::WorkingDirectory, directory.display())?;
+        report.close_all_else()
+    });
+    let result = ready.and_then(|()| {
+        common.reached(Step::Exec);
+        Err(execute::execute(command, env, || report.send(&Report::Ready, Vec::new())))
+    });
+    report.end(result);
+}
+
 struct Program<'a> {
     args: &'a [String],
     env: &'a [(String, String)],
@@ -116,9 +140,12 @@ struct Program<'a> {
 }
 
 impl Common<'_> {
-    fn account(&self) -> Result<(), Failure> {
+    /// Without the cgroup for those who put others there, and not themselves.
+    pub(super) fn account(&self, cgroup: bool) -> Result<(), Failure> {
         self.reached(Step::Cgroup);
-        self.group.enter().during(Step::Cgroup)?;
+        if cgroup {
+            self.group.enter().during(Step::Cgroup)?;
+        }
         self.reached(Step::OomScore);
         std::fs::write("/proc/self/oom_score_adj", OOM_SCORE).during(Step::OomScore)
     }
@@ -252,7 +279,7 @@ impl Common<'_> {
 
     /// For tests that kill at each step. The process ends as suddenly as by a signal, which the first process of a pid
     /// namespace could not send to itself.
-    fn reached(&self, step: Step) {
+    pub(super) fn reached(&self, step: Step) {
         super::die_if_asked(self.die_at, "instance", step);
     }
 }

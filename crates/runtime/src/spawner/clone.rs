@@ -14,10 +14,17 @@ pub(crate) const NEW_SANDBOX: u64 = (libc::CLONE_NEWNET | libc::CLONE_NEWUTS | l
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 pub(crate) const NEW_MOUNT: u64 = libc::CLONE_NEWNS as u64;
 
-/// Runs `child` in a copy of this process and gives the descriptor of that process. The copy ends with `child`.
+/// A child, by descriptor and by number.
+pub(crate) struct Born {
+    pub(crate) pidfd: OwnedFd,
+    /// As this process counts.
+    pub(super) number: i32,
+}
+
+/// Runs `child` in a copy of this process. The copy ends with `child`.
 ///
 /// The copy has only the calling thread. Where others may exist, `child` must not allocate or lock.
-pub(crate) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>, child: impl FnOnce()) -> io::Result<OwnedFd> {
+pub(crate) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>, child: impl FnOnce()) -> io::Result<Born> {
     let mut pidfd: RawFd = -1;
     // SAFETY: all zeroes is a valid `clone_args`: no flags, no stack, no tid to set.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -42,7 +49,7 @@ pub(crate) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>, child: impl FnOn
             unsafe { libc::_exit(127) }
         }
         // SAFETY: the kernel has put a new descriptor there, which nobody else knows of.
-        _ => Ok(unsafe { OwnedFd::from_raw_fd(pidfd) }),
+        _ => Ok(Born { pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) }, number: pid as i32 }),
     }
 }
 
@@ -56,6 +63,37 @@ pub(super) fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Ended>> {
 pub(crate) fn wait(pidfd: BorrowedFd<'_>) -> io::Result<Ended> {
     let status = rustix::io::retry_on_intr(|| waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED))?;
     status.as_ref().map(Ended::from).ok_or_else(|| io::Error::other("nothing was waited for"))
+}
+
+/// The number of a child that has ended and is not reaped yet, whoever it is.
+pub(super) fn ended_child() -> Option<i32> {
+    // SAFETY: all zeroes is a valid `siginfo_t`, which the call fills in.
+    unsafe {
+        let mut information: libc::siginfo_t = std::mem::zeroed();
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        let asked = libc::waitid(libc::P_ALL, 0, &mut information, flags);
+        (asked == 0).then(|| information.si_pid()).filter(|&number| number > 0)
+    }
+}
+
+/// Whether a process has ended, without reaping it.
+pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::PidFd(pidfd), flags), Ok(None))
+}
+
+/// Reaps a child that has ended.
+pub(super) fn reap_number(number: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(number) {
+        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    }
+}
+
+/// Kills and reaps everything else in this pid namespace, whose first process we are.
+pub(super) fn kill_all() {
+    // SAFETY: a system call without memory. To the first process of a namespace, all others are only those in it.
+    unsafe { libc::kill(-1, libc::SIGKILL) };
+    while rustix::io::retry_on_intr(|| waitid(WaitId::All, WaitIdOptions::EXITED)).is_ok() {}
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +132,7 @@ mod tests {
     #[test]
     fn tells_how_a_process_ended() {
         // SAFETY: ends the copy at once.
-        let pidfd = clone(0, None, || unsafe { libc::_exit(42) }).unwrap();
+        let pidfd = clone(0, None, || unsafe { libc::_exit(42) }).unwrap().pidfd;
         assert!(host_pid(pidfd.as_fd()).unwrap() > 0);
         assert_eq!(wait(pidfd.as_fd()).unwrap(), Ended::Code(42));
 
@@ -104,7 +142,7 @@ mod tests {
                 unsafe { libc::pause() };
             }
         });
-        let pidfd = pidfd.unwrap();
+        let pidfd = pidfd.unwrap().pidfd;
         assert_eq!(reap(pidfd.as_fd()).unwrap(), None);
         rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::TERM).unwrap();
         assert_eq!(wait(pidfd.as_fd()).unwrap(), Ended::Signal(libc::SIGTERM));
@@ -125,7 +163,7 @@ mod tests {
                 unsafe { libc::pause() };
             }
         });
-        let pidfd = pidfd.unwrap();
+        let pidfd = pidfd.unwrap().pidfd;
         let members = std::fs::read_to_string(group.join("cgroup.procs")).unwrap();
         let pid = host_pid(pidfd.as_fd()).unwrap();
         rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL).unwrap();

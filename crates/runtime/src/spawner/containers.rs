@@ -6,13 +6,16 @@ use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
 
 use super::child::{self, Common, Report};
-use super::clone::{self, Ended, NEW_MOUNT, NEW_PID};
+use super::clone::{self, Born, Ended, NEW_MOUNT, NEW_PID};
+use super::oci::{Drive, Made};
 use super::process::{Process, Role};
 use super::protocol::{Answer, Failure, Streams, What};
-use super::server::{Server, Token};
+use super::server::{Sandbox, Server, Token};
 use super::{During, Step, channel};
 use crate::Exit;
 use crate::cgroup::{Controller, Group, Version};
+use crate::oci::Program;
+use crate::oci::program::Verb;
 use crate::rootfs::delete::delete;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec};
 
@@ -20,11 +23,13 @@ type Reply = Result<(Answer, Vec<OwnedFd>), Failure>;
 
 pub(super) struct Container {
     pub(super) spec: Box<ContainerSpec>,
-    group: Group,
+    pub(super) group: Group,
+    /// By an OCI runtime.
+    pub(super) made: Option<Made>,
     /// The number of its first process, until that is reaped.
     first: Option<u64>,
     /// Its program has been executed.
-    running: bool,
+    pub(super) running: bool,
     /// Processes that are not reaped yet, the first among them.
     processes: usize,
     removal: Option<Removal>,
@@ -47,14 +52,21 @@ impl Streams {
 
 impl Server<'_> {
     /// A start that fails leaves nothing behind, not even the scratch directory.
-    pub(super) fn start(&mut self, id: u64, spec: Box<ContainerSpec>, streams: [Option<OwnedFd>; 3]) {
+    pub(super) fn start(
+        &mut self,
+        id: u64,
+        spec: Box<ContainerSpec>,
+        by: Option<Program>,
+        streams: [Option<OwnedFd>; 3],
+    ) {
         let container = spec.id.clone();
         if self.containers.contains_key(&container) {
             let failure = Failure::Exists(What::Container, container.to_string());
             return self.answer(id, Answer::Failed(failure), Vec::new());
         }
         let group = self.hello.cgroups.group(&container);
-        let entry = Container { spec, group, first: None, running: false, processes: 0, removal: None };
+        let made = by.map(Made::new);
+        let entry = Container { spec, group, made, first: None, running: false, processes: 0, removal: None };
         self.containers.insert(container.clone(), entry);
         if let Err(failure) = self.clone_first(id, &container, streams) {
             self.begin_removal(&container, Some((id, Answer::Failed(failure))));
@@ -70,38 +82,53 @@ impl Server<'_> {
         let entry = &self.containers[container];
         let spec = &entry.spec;
         check(spec)?;
-        let sandbox = self.sandboxes.get(&spec.sandbox).filter(|sandbox| sandbox.removing.is_none());
-        let sandbox = sandbox.ok_or_else(|| Failure::NotFound(What::Sandbox, spec.sandbox.to_string()))?;
+        let sandbox = self.sandbox_of(spec)?;
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Cgroup);
         entry.group.create(&spec.resources).during(Step::Cgroup)?;
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Clone);
+        if let Some(program) = entry.made.as_ref().map(|made| made.program.clone()) {
+            return self.create_by(id, &program, container, streams);
+        }
         let cgroup = entry.group.open().during(Step::Cgroup)?;
         let (ours, theirs) = channel::pair().during(Step::Clone)?;
         let common = self.common(entry, streams, theirs);
-        let pidfd = clone::clone(NEW_PID | NEW_MOUNT, cgroup.as_ref().map(AsFd::as_fd), || {
+        let born = clone::clone(NEW_PID | NEW_MOUNT, cgroup.as_ref().map(AsFd::as_fd), || {
             child::container(&common, &sandbox.namespaces, &self.template);
         });
         drop(common);
-        self.adopt(id, Role::First(container.clone()), pidfd.during(Step::Clone)?, ours)?;
+        self.adopt(id, Role::First(container.clone()), born.during(Step::Clone)?, ours)?;
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Exec);
         Ok(())
     }
 
-    fn common<'b>(
+    pub(super) fn sandbox_of(&self, spec: &ContainerSpec) -> Result<&Sandbox, Failure> {
+        let sandbox = self.sandboxes.get(&spec.sandbox).filter(|sandbox| sandbox.removing.is_none());
+        sandbox.ok_or_else(|| Failure::NotFound(What::Sandbox, spec.sandbox.to_string()))
+    }
+
+    /// Limits of each process, of data and of processes, where this machine lacks the controller for it.
+    pub(super) fn stand_ins(&self, spec: &ContainerSpec) -> (Option<u64>, Option<u64>) {
+        let lacks = |controller| !self.hello.cgroups.has(controller);
+        (
+            spec.resources.memory_bytes.filter(|_| lacks(Controller::Memory)),
+            spec.resources.processes.filter(|_| lacks(Controller::Pids)),
+        )
+    }
+
+    pub(super) fn common<'b>(
         &'b self,
         container: &'b Container,
         streams: [Option<OwnedFd>; 3],
         report: OwnedFd,
     ) -> Common<'b> {
-        let resources = &container.spec.resources;
-        let lacks = |controller| !self.hello.cgroups.has(controller);
+        let (data_limit, process_limit) = self.stand_ins(&container.spec);
         Common {
             spec: &container.spec,
             group: &container.group,
             rootless: self.hello.rootless,
             unified_cgroups: self.hello.cgroups.version() == Version::V2,
-            data_limit: resources.memory_bytes.filter(|_| lacks(Controller::Memory)),
-            process_limit: resources.processes.filter(|_| lacks(Controller::Pids)),
+            data_limit,
+            process_limit,
             open_files: self.open_files,
             streams,
             report,
@@ -110,25 +137,28 @@ impl Server<'_> {
     }
 
     /// Watches over a process that was just made.
-    fn adopt(&mut self, id: u64, role: Role, pidfd: OwnedFd, report: OwnedFd) -> Result<(), Failure> {
-        let pid = clone::host_pid(pidfd.as_fd()).unwrap_or(0);
+    pub(super) fn adopt(&mut self, id: u64, role: Role, born: Born, report: OwnedFd) -> Result<(), Failure> {
         let watched = channel::set_nonblocking(&report)
             .during(Step::Clone)
             .and_then(|()| self.watch(report.as_fd(), Token::Report(id)))
-            .and_then(|()| self.watch(pidfd.as_fd(), Token::Exit(id)));
+            .and_then(|()| self.watch(born.pidfd.as_fd(), Token::Exit(id)));
         if let Err(failure) = watched {
-            let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
-            let _ = clone::wait(pidfd.as_fd());
+            let _ = rustix::process::pidfd_send_signal(&born.pidfd, Signal::KILL);
+            let _ = clone::wait(born.pidfd.as_fd());
             return Err(failure);
         }
-        if let Some(container) = self.containers.get_mut(role.container()) {
+        self.admit(id, Process::new(role, born, report));
+        Ok(())
+    }
+
+    pub(super) fn admit(&mut self, id: u64, process: Process) {
+        if let Some(container) = self.containers.get_mut(process.role.container()) {
             container.processes += 1;
-            if matches!(role, Role::First(_)) {
+            if matches!(process.role, Role::First(_)) {
                 container.first = Some(id);
             }
         }
-        self.processes.insert(id, Process::new(role, pidfd, pid, report));
-        Ok(())
+        self.processes.insert(id, process);
     }
 
     pub(super) fn exec(
@@ -150,6 +180,9 @@ impl Server<'_> {
             let message = "without root, a container has one user only: its own";
             return Err(Failure::Unsupported(message.to_owned()));
         }
+        if let Some(program) = entry.made.as_ref().map(|made| made.program.clone()) {
+            return self.exec_by(id, &program, container, spec, streams);
+        }
         let cgroup = entry.group.open().during(Step::Cgroup)?;
         let (ours, theirs) = channel::pair().during(Step::Clone)?;
         let common = self.common(entry, streams, theirs);
@@ -160,7 +193,7 @@ impl Server<'_> {
             Err(rustix::io::Errno::SRCH) => return Err(not_running()),
             other => other.during(Step::Join)?,
         }
-        let pidfd = clone::clone(0, cgroup.as_ref().map(AsFd::as_fd), || {
+        let born = clone::clone(0, cgroup.as_ref().map(AsFd::as_fd), || {
             child::exec(&common, first.pidfd.as_fd(), spec);
         });
         let back = LinkNameSpaceType::ProcessID;
@@ -170,22 +203,27 @@ impl Server<'_> {
             std::process::exit(1);
         }
         drop(common);
-        self.adopt(id, Role::Exec(container.clone()), pidfd.during(Step::Clone)?, ours)
+        self.adopt(id, Role::Exec(container.clone()), born.during(Step::Clone)?, ours)
     }
 
-    pub(super) fn signal(&mut self, container: &ContainerId, signal: i32) -> Reply {
+    pub(super) fn signal(&mut self, id: u64, container: &ContainerId, signal: i32) -> Result<(), Failure> {
         let entry = self.containers.get(container);
         let entry = entry.ok_or_else(|| Failure::NotFound(What::Container, container.to_string()))?;
         if !(1..=64).contains(&signal) {
             return Err(Failure::Invalid(format!("{signal} is not the number of a signal")));
         }
         if let Some(first) = entry.first.and_then(|first| self.processes.get(&first)) {
+            let program = entry.made.as_ref().filter(|_| entry.running).map(|made| made.program.clone());
+            if let Some(program) = program.filter(|program| !program.kind.signals_directly(signal)) {
+                return self.ask_by(id, &program, container, Drive::Signal, Verb::Kill(signal));
+            }
             match send_signal(&first.pidfd, signal) {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 other => other.during(Step::Signal)?,
             }
         }
-        Ok((Answer::Done, Vec::new()))
+        self.answer(id, Answer::Done, Vec::new());
+        Ok(())
     }
 
     pub(super) fn usage(&mut self, container: &ContainerId) -> Reply {
@@ -197,7 +235,7 @@ impl Server<'_> {
     /// A child has reported something, or closed its side.
     pub(super) fn report(&mut self, id: u64) {
         let Some(process) = self.processes.get_mut(&id) else { return };
-        if process.is_settled() || !process.hear() {
+        if process.is_settled() || !process.reports() || !process.hear() {
             return;
         }
         // What failed is answered when it is reaped and cleaned up.
@@ -205,7 +243,7 @@ impl Server<'_> {
         process.settle();
         let pid = process.pid;
         match &process.role {
-            Role::Delete(_) => return,
+            Role::Delete(_) | Role::Drive(..) => return,
             Role::Exec(_) => {}
             Role::First(container) => {
                 if let Some(entry) = self.containers.get_mut(container) {
@@ -226,6 +264,9 @@ impl Server<'_> {
         let container = process.role.container().clone();
         let Some(entry) = self.containers.get_mut(&container) else { return };
         entry.processes -= 1;
+        if let Role::Drive(_, drive) = process.role {
+            return self.drove(id, &container, drive, process, ended);
+        }
         let exit = exit(ended, &entry.group);
         let settled = process.is_settled();
         match process.role {
@@ -234,6 +275,8 @@ impl Server<'_> {
                 entry.running = false;
                 if settled {
                     self.send_exit(id, exit);
+                } else if let Some(made) = &mut entry.made {
+                    made.early = Some((process, exit));
                 } else {
                     let failure = process.outcome().err().unwrap_or_else(unexplained);
                     self.begin_removal(&container, Some((id, Answer::Failed(failure))));
@@ -245,6 +288,7 @@ impl Server<'_> {
                 self.answer(id, Answer::Failed(failure), Vec::new());
             }
             Role::Delete(_) => return self.removed(&container, process.outcome().err()),
+            Role::Drive(..) => {}
         }
         self.advance_removal(&container);
     }
@@ -262,19 +306,30 @@ impl Server<'_> {
         let Some(entry) = self.containers.get_mut(container) else { return };
         let removal = entry.removal.get_or_insert_default();
         removal.waiting.extend(waiting);
-        if let Some(first) = entry.first.and_then(|first| self.processes.get(&first)) {
+        if entry.made.is_some() {
+            let of_it = |process: &&Process| process.role.container() == container;
+            for process in self.processes.values().filter(of_it).filter(|process| process.role.is_instance())
+            {
+                let _ = rustix::process::pidfd_send_signal(&process.pidfd, Signal::KILL);
+            }
+        } else if let Some(first) = entry.first.and_then(|first| self.processes.get(&first)) {
             // With it, the kernel kills all others of its pid namespace.
             let _ = rustix::process::pidfd_send_signal(&first.pidfd, Signal::KILL);
         }
         self.advance_removal(container);
     }
 
-    fn advance_removal(&mut self, container: &ContainerId) {
+    pub(super) fn advance_removal(&mut self, container: &ContainerId) {
         let Some(entry) = self.containers.get_mut(container) else { return };
         let Some(removal) = &mut entry.removal else { return };
         if entry.processes > 0 || removal.deleting {
             return;
         }
+        if entry.made.is_some() && !self.forget(container) {
+            return;
+        }
+        let Some(entry) = self.containers.get_mut(container) else { return };
+        let Some(removal) = &mut entry.removal else { return };
         match entry.group.remove() {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 return self.busy.push(container.clone());
@@ -298,7 +353,7 @@ impl Server<'_> {
     fn clone_deleter(&mut self, container: &ContainerId) -> Result<(), Failure> {
         let scratch = &self.containers[container].spec.scratch;
         let (ours, theirs) = channel::pair().during(Step::Clone)?;
-        let pidfd = clone::clone(0, None, || {
+        let born = clone::clone(0, None, || {
             let report = match delete(scratch).during_at(Step::Scratch, scratch.display()) {
                 Ok(()) => Report::Ready,
                 Err(failure) => Report::Failed(failure),
@@ -308,13 +363,20 @@ impl Server<'_> {
             }
         });
         drop(theirs);
-        let id = self.next_internal;
+        let id = self.internal();
+        self.adopt(id, Role::Delete(container.clone()), born.during(Step::Clone)?, ours)
+    }
+
+    pub(super) fn internal(&mut self) -> u64 {
         self.next_internal -= 1;
-        self.adopt(id, Role::Delete(container.clone()), pidfd.during(Step::Clone)?, ours)
+        self.next_internal
     }
 
     fn removed(&mut self, container: &ContainerId, failure: Option<Failure>) {
         let Some(entry) = self.containers.remove(container) else { return };
+        if entry.made.is_some() {
+            let _ = std::fs::remove_dir_all(self.bundle(container));
+        }
         for (id, answer) in entry.removal.unwrap_or_default().waiting {
             let answer = match (answer, &failure) {
                 (Answer::Done, Some(failure)) => Answer::Failed(failure.clone()),
@@ -327,17 +389,17 @@ impl Server<'_> {
 
     /// The node is gone: everything is killed and, as far as that is quick, given back.
     pub(super) fn end(&mut self) {
-        for process in self.processes.values() {
-            let _ = rustix::process::pidfd_send_signal(&process.pidfd, Signal::KILL);
-        }
-        for process in self.processes.values() {
-            let _ = clone::wait(process.pidfd.as_fd());
-        }
+        clone::kill_all();
         for container in self.containers.values() {
             let _ = container.group.remove();
             let _ = delete(&container.spec.scratch);
         }
         self.hello.cgroups.remove();
+        if self.strays {
+            // OCI runtimes make groups in hierarchies that we do not use.
+            let directories = crate::cgroup::possible_directories(&self.hello.node).unwrap_or_default();
+            directories.iter().for_each(|directory| drop(crate::cgroup::remove(directory)));
+        }
     }
 }
 

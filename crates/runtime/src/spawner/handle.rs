@@ -13,6 +13,7 @@ use super::channel::{self, Packet};
 use super::clone;
 use super::protocol::{Answer as Reply, Asked, Message, Request, Streams};
 use super::start::{Child, Spawner};
+use crate::oci::Program;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec, SandboxId, SandboxSpec};
 use crate::sweep::Lock;
 use crate::{Answer, Error, Exit, Process, SandboxSockets, Sandboxes, Stdio, Usage};
@@ -211,9 +212,14 @@ impl Handle {
         }
     }
 
-    pub(crate) async fn start(&self, spec: ContainerSpec, stdio: Stdio) -> Result<Process, Error> {
+    pub(crate) async fn start(
+        &self,
+        spec: ContainerSpec,
+        by: Option<Program>,
+        stdio: Stdio,
+    ) -> Result<Process, Error> {
         let (streams, descriptors) = split(stdio);
-        self.run(Request::Start { spec: Box::new(spec), streams }, descriptors).await
+        self.run(Request::Start { spec: Box::new(spec), by, streams }, descriptors).await
     }
 
     pub(crate) async fn exec(

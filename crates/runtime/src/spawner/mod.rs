@@ -4,9 +4,11 @@
 mod channel;
 mod child;
 pub(crate) mod clone;
+mod console;
 mod containers;
 mod execute;
 mod handle;
+mod oci;
 mod process;
 mod protocol;
 mod sandbox;
@@ -19,6 +21,7 @@ pub use handle::Handle;
 pub(crate) use protocol::{During, Failure, Step};
 pub use server::main;
 pub use start::Spawner;
+pub(crate) use start::has_privileges;
 
 use crate::spec::ContainerId;
 
@@ -55,6 +58,11 @@ pub(crate) fn scratch_directory(directory: &Path) -> PathBuf {
 fn join_new_keyring() {
     // SAFETY: a system call without memory of ours: no name, so a new keyring for this process alone.
     unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, 0) };
+}
+
+/// Where bundles and the state of OCI runtimes lie, in memory that only the spawner and its children see.
+fn oci_directory(directory: &Path) -> PathBuf {
+    directory.join("oci")
 }
 
 /// Ends this process at a step, as suddenly as a crash.

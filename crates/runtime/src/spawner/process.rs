@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::channel;
 use super::child::Report;
+use super::clone::{self, Born};
+use super::oci::Drive;
 use super::{Failure, Step};
 use crate::spec::ContainerId;
 
@@ -16,13 +18,22 @@ pub(super) enum Role {
     Exec(ContainerId),
     /// Deletes the scratch directory of a container.
     Delete(ContainerId),
+    /// Runs an OCI runtime.
+    Drive(ContainerId, Drive),
 }
 
 impl Role {
     pub(super) fn container(&self) -> &ContainerId {
         match self {
-            Self::First(id) | Self::Exec(id) | Self::Delete(id) => id,
+            Self::First(id) | Self::Exec(id) | Self::Delete(id) | Self::Drive(id, _) => id,
         }
+    }
+}
+
+impl Role {
+    /// Ends with the container; the others work on its removal.
+    pub(super) fn is_instance(&self) -> bool {
+        !matches!(self, Self::Delete(_) | Self::Drive(_, Drive::Delete))
     }
 }
 
@@ -30,11 +41,15 @@ impl Role {
 pub(super) struct Process {
     pub(super) role: Role,
     pub(super) pidfd: OwnedFd,
+    /// As the spawner counts.
+    pub(super) number: i32,
     /// As the machine counts; 0 if it ended before one could ask.
     pub(super) pid: u32,
     /// Until the child has closed it.
     report: Option<OwnedFd>,
     terminal: Option<OwnedFd>,
+    /// Where an OCI runtime sends the terminal of what it makes.
+    pub(super) console: Option<OwnedFd>,
     outcome: Outcome,
     settled: bool,
 }
@@ -48,14 +63,33 @@ enum Outcome {
 }
 
 impl Process {
-    pub(super) fn new(role: Role, pidfd: OwnedFd, pid: u32, report: OwnedFd) -> Self {
+    pub(super) fn new(role: Role, born: Born, report: OwnedFd) -> Self {
+        let pid = clone::host_pid(born.pidfd.as_fd()).unwrap_or(0);
         Self {
             role,
-            pidfd,
+            pidfd: born.pidfd,
+            number: born.number,
             pid,
             report: Some(report),
             terminal: None,
+            console: None,
             outcome: Outcome::Unknown,
+            settled: false,
+        }
+    }
+
+    /// One that an OCI runtime has made, and that needs no setup any more.
+    pub(super) fn left(role: Role, born: Born, terminal: Option<OwnedFd>) -> Self {
+        let pid = clone::host_pid(born.pidfd.as_fd()).unwrap_or(0);
+        Self {
+            role,
+            pidfd: born.pidfd,
+            number: born.number,
+            pid,
+            report: None,
+            terminal,
+            console: None,
+            outcome: Outcome::Ready,
             settled: false,
         }
     }
@@ -67,6 +101,11 @@ impl Process {
 
     pub(super) fn settle(&mut self) {
         self.settled = true;
+    }
+
+    /// It may have something to say.
+    pub(super) fn reports(&self) -> bool {
+        self.report.is_some()
     }
 
     /// Takes in what the child reports. `true` once it has closed its side: it has executed its program, or ended.

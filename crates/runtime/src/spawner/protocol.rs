@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::oci::Program;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec, SandboxId, SandboxSpec};
 use crate::{Error, Exit, Usage};
 
@@ -31,10 +32,25 @@ pub(super) struct Asked {
 pub(super) enum Request {
     CreateSandbox(SandboxSpec),
     RemoveSandbox(SandboxId),
-    Socket { sandbox: SandboxId, source: Option<Ipv4Addr> },
-    Start { spec: Box<ContainerSpec>, streams: Streams },
-    Exec { container: ContainerId, spec: ExecSpec, streams: Streams },
-    Signal { container: ContainerId, signal: i32 },
+    Socket {
+        sandbox: SandboxId,
+        source: Option<Ipv4Addr>,
+    },
+    /// By an OCI runtime, or natively.
+    Start {
+        spec: Box<ContainerSpec>,
+        by: Option<Program>,
+        streams: Streams,
+    },
+    Exec {
+        container: ContainerId,
+        spec: ExecSpec,
+        streams: Streams,
+    },
+    Signal {
+        container: ContainerId,
+        signal: i32,
+    },
     Remove(ContainerId),
     Usage(ContainerId),
 }
@@ -87,6 +103,7 @@ pub(crate) enum Step {
     Exec,
     Scratch,
     Signal,
+    Oci,
 }
 
 impl Step {
@@ -118,6 +135,7 @@ impl Step {
             Self::Exec => "executing the program",
             Self::Scratch => "deleting the scratch directory",
             Self::Signal => "sending the signal",
+            Self::Oci => "running the OCI runtime",
         }
     }
 }

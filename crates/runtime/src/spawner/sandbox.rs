@@ -47,6 +47,11 @@ impl Namespaces {
         Ok(())
     }
 
+    /// Where our children can open them: network, host name, IPC. We are the first process of their pid namespace.
+    pub(super) fn paths(&self) -> [String; 3] {
+        [&self.network, &self.host_name, &self.ipc].map(|open| format!("/proc/1/fd/{}", open.as_raw_fd()))
+    }
+
     fn enter_network(&self) -> io::Result<()> {
         Ok(move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))?)
     }

@@ -81,6 +81,7 @@ impl Token {
 
 pub(super) struct Sandbox {
     pub(super) namespaces: Namespaces,
+    pub(super) hostname: String,
     /// Who waits for its removal; nobody starts anything in it any more.
     pub(super) removing: Option<Vec<u64>>,
 }
@@ -102,6 +103,8 @@ pub(super) struct Server<'a> {
     pub(super) busy: Vec<ContainerId>,
     /// Numbers for processes that nobody asked for, from the other end.
     pub(super) next_internal: u64,
+    /// There may be children that nobody knows.
+    pub(super) strays: bool,
     unsent: VecDeque<Packet>,
 }
 
@@ -112,6 +115,7 @@ impl<'a> Server<'a> {
         let open_files = raise_open_files();
         let template =
             Template::mount(&hello.directory.join("template"), hello.rootless).during(Step::Devices)?;
+        super::oci::mount_state(&super::oci_directory(&hello.directory)).during(Step::Oci)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during(Step::Clone)?;
         channel::set_nonblocking(socket).during(Step::Clone)?;
         epoll::add(&epoll, socket, Token::Socket.pack(), EventFlags::IN).during(Step::Clone)?;
@@ -130,6 +134,7 @@ impl<'a> Server<'a> {
             processes: HashMap::new(),
             busy: Vec::new(),
             next_internal: u64::MAX >> 2,
+            strays: false,
             unsent: VecDeque::new(),
         })
     }
@@ -158,6 +163,7 @@ impl<'a> Server<'a> {
                     Token::Exit(id) => self.exited(id),
                 }
             }
+            self.reap_strays();
             self.retry_busy();
             // Only when nothing else is to be done: each takes as long as starting a container.
             if prepare && events.is_empty() {
@@ -190,8 +196,8 @@ impl<'a> Server<'a> {
                 return;
             }
             Request::Socket { sandbox, source } => self.socket(&sandbox, source),
-            Request::Start { spec, streams } => {
-                self.start(id, spec, streams.attach(descriptors));
+            Request::Start { spec, by, streams } => {
+                self.start(id, spec, by, streams.attach(descriptors));
                 return;
             }
             Request::Exec { container, spec, streams } => {
@@ -200,7 +206,10 @@ impl<'a> Server<'a> {
                     Err(failure) => Err(failure),
                 }
             }
-            Request::Signal { container, signal } => self.signal(&container, signal),
+            Request::Signal { container, signal } => match self.signal(id, &container, signal) {
+                Ok(()) => return,
+                Err(failure) => Err(failure),
+            },
             Request::Remove(container) => {
                 self.remove(id, &container);
                 return;
@@ -220,7 +229,8 @@ impl<'a> Server<'a> {
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Namespaces);
         let (namespaces, sockets) = self.factory.create(spec)?;
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Network);
-        self.sandboxes.insert(spec.id.clone(), Sandbox { namespaces, removing: None });
+        self.sandboxes
+            .insert(spec.id.clone(), Sandbox { namespaces, hostname: spec.hostname.clone(), removing: None });
         Ok((Answer::Done, vec![sockets.outgoing, sockets.dns]))
     }
 

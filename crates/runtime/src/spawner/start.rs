@@ -16,7 +16,7 @@ use super::channel::{self, Packet};
 use super::clone::{self, Ended, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
 use super::handle::Handle;
 use super::protocol::{Answer, Hello, Message};
-use super::{Options, scratch_directory};
+use super::{Options, oci_directory, scratch_directory};
 use crate::Error;
 use crate::cgroup::Tree;
 use crate::sweep::{self, Lock, Record};
@@ -118,7 +118,7 @@ fn check_node(node: &str) -> Result<(), Error> {
 
 fn prepare_directory(directory: &Path) -> Result<std::path::PathBuf, Error> {
     let make = || {
-        for below in [scratch_directory(directory), directory.join("template")] {
+        for below in [scratch_directory(directory), directory.join("template"), oci_directory(directory)] {
             std::fs::create_dir_all(below)?;
         }
         // What containers write is nobody else's on this machine.
@@ -166,6 +166,7 @@ fn launch(program: &Path, socket: OwnedFd, rootless: bool) -> Result<OwnedFd, Er
             libc::_exit(FAILED + *libc::__errno_location());
         }
     })
+    .map(|born| born.pidfd)
     .map_err(|error| refused(&error, rootless))
 }
 

@@ -159,13 +159,21 @@ impl Node {
 
     /// Runs a container to its end and removes it.
     pub(crate) async fn run(&self, spec: ContainerSpec) -> Result<(Exit, String), Error> {
+        self.run_by(&self.native, spec).await
+    }
+
+    pub(crate) async fn run_by(
+        &self,
+        runtime: &dyn Runtime,
+        spec: ContainerSpec,
+    ) -> Result<(Exit, String), Error> {
         let id = spec.id.clone();
         let (read, write) = pipe();
         let stdio = Stdio { stdin: None, stdout: Some(write.try_clone().unwrap()), stderr: Some(write) };
-        let process = self.native.start(spec, stdio).await?;
+        let process = runtime.start(spec, stdio).await?;
         let output = read_all(read).await;
         let exit = process.exit.await.unwrap();
-        self.native.remove(&id).await?;
+        runtime.remove(&id).await?;
         Ok((exit, output))
     }
 }

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         ["forever"] => loop {
             std::thread::park();
         },
+        ["serve", port, text] => serve(port, text),
         ["terminal"] => print!("{}", attempts::terminal()),
         ["node", name, directory] => node::run(name, directory),
         ["try", attempt, rest @ ..] => return attempts::attempt(attempt, rest),
@@ -53,6 +54,19 @@ fn copy_input() {
     match std::io::stdin().read_to_string(&mut text) {
         Ok(_) => print!("{text}"),
         Err(error) => println!("cannot read: {error}"),
+    }
+}
+
+/// Answers one connection after the other with a text.
+fn serve(port: &str, text: &str) {
+    let listener = match std::net::TcpListener::bind(format!("0.0.0.0:{port}")) {
+        Ok(listener) => listener,
+        Err(error) => return println!("{error}"),
+    };
+    println!("listening");
+    let _ = std::io::stdout().flush();
+    for mut connection in listener.incoming().flatten() {
+        let _ = connection.write_all(text.as_bytes());
     }
 }
 

@@ -13,9 +13,9 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::manifests;
 use crate::traces::{Traces, no_process};
 use crate::workload::{self, LIMIT, PODS};
-use crate::manifests;
 
 const PODS_IN_ALL: usize = 200;
 /// Bare Pods that a round creates, and how many it leaves running.
@@ -131,7 +131,8 @@ async fn round(place: &Place, number: usize, moment: Moment, journal: &mut Journ
     } else {
         let limit = 1 + journal.random.below(fewest_events);
         let watch = Watch::start(&http, PODS).await?;
-        let (killed, ()) = tokio::join!(kill_after(up, watch, limit), drive(&http, place, journal, operations));
+        let (killed, ()) =
+            tokio::join!(kill_after(up, watch, limit), drive(&http, place, journal, operations));
         killed?;
     }
     no_process(place).await
@@ -172,7 +173,12 @@ async fn drive(http: &HttpClient, place: &Place, journal: &mut Journal, operatio
     }
 }
 
-async fn perform(http: &HttpClient, place: &Place, journal: &mut Journal, operation: Operation) -> Result<()> {
+async fn perform(
+    http: &HttpClient,
+    place: &Place,
+    journal: &mut Journal,
+    operation: Operation,
+) -> Result<()> {
     match operation {
         Operation::Create(name) => {
             journal.pods.insert(name.clone(), Fate::Asked);

@@ -1,0 +1,72 @@
+//! Containers made by an OCI runtime that the machine has: `runc`, `crun` or gVisor's `runsc`.
+//!
+//! The spawner prepares the root, limits by its own cgroups and runs the program as its child, so that an OCI container
+//! dies with the node like any other. The program must never be run by anyone else: its state is in the spawner's own
+//! mounts.
+
+pub(crate) mod bundle;
+pub(crate) mod program;
+mod seccomp;
+
+use std::path::PathBuf;
+
+pub use program::{Kind, Program};
+
+use crate::spawner::Handle;
+use crate::spec::{ContainerId, ContainerSpec, ExecSpec};
+use crate::{Answer, Error, Process, Runtime, Stdio, Usage};
+
+/// Runs containers by one OCI runtime. Needs root: see [`Oci::new`].
+#[derive(Clone)]
+pub struct Oci {
+    spawner: Handle,
+    program: Program,
+}
+
+impl Oci {
+    /// `Unsupported` where this cannot work.
+    pub fn new(spawner: Handle, program: Program) -> Result<Self, Error> {
+        if !crate::spawner::has_privileges() {
+            return Err(Error::Unsupported(format!(
+                "containers by {} need root: run as root, or without a RuntimeClass, which needs none",
+                program.kind
+            )));
+        }
+        Ok(Self { spawner, program })
+    }
+
+    /// The runtimes among these directories, such as those of `PATH`; the first of each kind.
+    pub fn find(directories: impl IntoIterator<Item = PathBuf>) -> Vec<Program> {
+        let directories: Vec<_> = directories.into_iter().filter(|path| path.is_absolute()).collect();
+        let find = |kind: Kind| {
+            let candidates = directories.iter().map(|directory| directory.join(kind.name()));
+            candidates
+                .into_iter()
+                .find(|path| program::is_executable(path))
+                .map(|path| Program { kind, path })
+        };
+        Kind::ALL.into_iter().filter_map(find).collect()
+    }
+}
+
+impl Runtime for Oci {
+    fn start<'a>(&'a self, spec: ContainerSpec, stdio: Stdio) -> Answer<'a, Process> {
+        Box::pin(self.spawner.start(spec, Some(self.program.clone()), stdio))
+    }
+
+    fn signal<'a>(&'a self, id: &'a ContainerId, signal: i32) -> Answer<'a, ()> {
+        Box::pin(self.spawner.signal(id, signal))
+    }
+
+    fn exec<'a>(&'a self, id: &'a ContainerId, spec: ExecSpec, stdio: Stdio) -> Answer<'a, Process> {
+        Box::pin(self.spawner.exec(id, spec, stdio))
+    }
+
+    fn remove<'a>(&'a self, id: &'a ContainerId) -> Answer<'a, ()> {
+        Box::pin(self.spawner.remove_container(id))
+    }
+
+    fn usage<'a>(&'a self, id: &'a ContainerId) -> Answer<'a, Usage> {
+        Box::pin(self.spawner.usage(id))
+    }
+}
