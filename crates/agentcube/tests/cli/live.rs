@@ -121,7 +121,10 @@ fn an_interrupt_from_the_terminal_lets_pods_end_well() {
         up
     };
     let kubeconfig = format!("{data}/kubeconfig");
-    let run = |args: &[&str]| home.run(&[args, &["--kubeconfig", &kubeconfig]].concat()).well();
+    let run = |args: &[&str]| {
+        let (command, rest) = args.split_at(1);
+        home.run(&[command, &["--kubeconfig", &kubeconfig], rest].concat()).well()
+    };
 
     let mut first = up();
     run(&["apply", "-f", "ends-well.yaml", "--wait", "--timeout", "120"]);
