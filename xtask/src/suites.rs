@@ -31,9 +31,23 @@ const SUITES: &[Suite] = &[
         name: "unit",
         about: "tests beside the code, of each crate, and of the examples in its documentation",
         runs: &[
-            &["--workspace", "--exclude", "agentcube-testkit"],
+            &[
+                "--workspace",
+                "--exclude",
+                "agentcube-testkit",
+                "--exclude",
+                "agentcube-runtime",
+                "--exclude",
+                "agentcube-node",
+            ],
             &["-p", "agentcube-testkit", "--lib", "--bins"],
         ],
+        needs: &[],
+    },
+    Suite {
+        name: "runtime",
+        about: "isolated processes as root and without, what they try to escape, crashes at every step, images",
+        runs: &[&["-p", "agentcube-runtime"]],
         needs: &[],
     },
     Suite {
@@ -80,9 +94,9 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "node",
-        about: "`agentcube up` with real Pods: a kubectl session, also without root, and kill -9 at any moment",
-        runs: &[&["-p", "agentcube-testkit", "--test", "node"]],
-        needs_kubernetes: true,
+        about: "kubelet, network, controllers; `agentcube up` with real Pods, also without root; kill -9 at any moment",
+        runs: &[&["-p", "agentcube-node"], &["-p", "agentcube-testkit", "--test", "node"]],
+        needs: &[Need::Kubernetes],
     },
 ];
 
