@@ -1,5 +1,7 @@
 //! Measurements, run as release builds in processes of their own.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, ensure};
 
 use crate::process::{cargo, succeeds};
@@ -8,25 +10,36 @@ use crate::{Settings, setup};
 /// The embedded API server against kube-apiserver with etcd.
 pub(crate) fn apiserver(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
     setup::run(settings)?;
+    run(settings, "bench-apiserver", Some(agentcube(settings)?), json, enforce)
+}
+
+/// Our containers against those of `runc` and `crun`, where the machine has them.
+pub(crate) fn runtime(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
+    run(settings, "bench-runtime", None, json, enforce)
+}
+
+/// `agentcube up`: its start, and what it costs when idle.
+pub(crate) fn up(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
+    run(settings, "bench-up", Some(agentcube(settings)?), json, enforce)
+}
+
+/// Builds the program that is measured.
+fn agentcube(settings: &Settings) -> Result<PathBuf> {
     let built = succeeds(cargo(&settings.root).args(["build", "--quiet", "--release", "-p", "agentcube"]))?;
     ensure!(built, "agentcube does not build");
+    Ok(settings.root.join("target/release/agentcube"))
+}
+
+fn run(
+    settings: &Settings,
+    bench: &str,
+    program: Option<PathBuf>,
+    json: bool,
+    enforce: bool,
+) -> Result<bool> {
     let mut command = cargo(&settings.root);
-    command.args([
-        "run",
-        "--quiet",
-        "--release",
-        "-p",
-        "agentcube-testkit",
-        "--bin",
-        "bench-apiserver",
-        "--",
-    ]);
-    command.arg(settings.root.join("target/release/agentcube")).env("AGENTCUBE_CACHE", &settings.cache);
-    if json {
-        command.arg("--json");
-    }
-    if enforce {
-        command.arg("--enforce");
-    }
+    command.args(["run", "--quiet", "--release", "-p", "agentcube-testkit", "--bin", bench, "--"]);
+    command.args(program).env("AGENTCUBE_CACHE", &settings.cache);
+    command.args(json.then_some("--json")).args(enforce.then_some("--enforce"));
     succeeds(&mut command)
 }

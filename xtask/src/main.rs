@@ -46,7 +46,7 @@ enum Command {
     /// Measures, always against a peer in the same run
     Bench {
         /// What to measure
-        #[arg(value_parser = ["apiserver"])]
+        #[arg(value_parser = ["apiserver", "runtime", "up"])]
         what: String,
         /// Prints JSON instead of a table
         #[arg(long)]
@@ -117,7 +117,11 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
             Ok(true)
         }
         Command::Test { suite, .. } => suites::run(settings, suite.as_deref()),
-        Command::Bench { json, enforce, .. } => bench::apiserver(settings, json, enforce),
+        Command::Bench { what, json, enforce } => match what.as_str() {
+            "runtime" => bench::runtime(settings, json, enforce),
+            "up" => bench::up(settings, json, enforce),
+            _ => bench::apiserver(settings, json, enforce),
+        },
         Command::Demo => demo::run(settings).map(|()| true),
     }
 }

@@ -12,6 +12,7 @@ pub mod openapi;
 pub mod suite;
 pub mod supervise;
 pub mod tape;
+pub mod target;
 pub mod watch;
 
 pub use cluster::{Binaries, Cluster, Kind};

@@ -309,10 +309,26 @@ fn validate_stateful_set(set: &Value, errors: &mut Errors) {
     if selector::is_broken(chosen) {
         return;
     }
-    let template = spec.sub("template");
-    matching_labels(chosen, template, &path, errors);
-    pod::validate_template(template, &path.child("template"), errors);
-    always_restarts(template, "StatefulSet", &path, errors);
+    let template = with_claims(spec);
+    matching_labels(chosen, &template, &path, errors);
+    pod::validate_template(&template, &path.child("template"), errors);
+    always_restarts(&template, "StatefulSet", &path, errors);
+}
+
+/// The template as a Pod of the set has it: each claim template is a volume, instead of one of the same name.
+fn with_claims(spec: &Value) -> Value {
+    let mut template = spec.sub("template").clone();
+    let claims = spec.list("volumeClaimTemplates");
+    let names: Vec<&str> = claims.iter().map(|claim| claim.sub("metadata").str_of("name")).collect();
+    if let Some(pod) = template.part("spec").filter(|_| !names.is_empty()) {
+        let own = pod.list("volumes").iter().filter(|volume| !names.contains(&volume.str_of("name")));
+        let claimed = names
+            .iter()
+            .map(|name| serde_json::json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
+        let volumes: Vec<Value> = own.cloned().chain(claimed).collect();
+        pod.set("volumes", volumes);
+    }
+    template
 }
 
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";

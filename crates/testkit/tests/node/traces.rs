@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -64,7 +65,8 @@ pub(crate) async fn no_process(place: &Place) -> Result<()> {
     }
 }
 
-/// The processes of the place: its program's, its containers' by their mark, and whatever is in its cgroups.
+/// The processes of the place: its program's, its containers' by their mark, whatever is in its cgroups, and all of its
+/// user, if it has one of its own.
 fn processes(place: &Place) -> Result<Vec<String>> {
     let mark = place.path().as_os_str().as_bytes();
     let groups: Vec<_> = place.cgroups().unwrap_or_default().iter().filter_map(|it| name(it)).collect();
@@ -78,7 +80,9 @@ fn processes(place: &Place) -> Result<Vec<String>> {
         let is_program = std::fs::read_link(process.join("exe")).is_ok_and(|exe| exe == place.program());
         let is_marked = contains(&read("environ"), mark);
         let in_group = groups.iter().any(|group| contains(&read("cgroup"), group.as_bytes()));
-        if is_program || is_marked || in_group {
+        let owner = std::fs::metadata(&process).map(|it| it.uid()).ok();
+        let is_users = place.account().is_some_and(|account| owner == Some(account.uid));
+        if is_program || is_marked || in_group || is_users {
             let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
             found.push(format!("{}: {command}", process.display()));
         }

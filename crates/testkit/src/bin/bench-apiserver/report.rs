@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use agentcube_testkit::target::{self, Target};
 use serde_json::{Value, json};
 
 use crate::Results;
@@ -10,26 +11,6 @@ use crate::load::Measured;
 const WRITES_TARGET: f64 = 5.0;
 const MEMORY_TARGET: f64 = 0.1;
 const READY_TARGET_MS: f64 = 100.0;
-
-/// A target: how far it is reached is 1 exactly at it, and more is better.
-struct Target {
-    name: &'static str,
-    measured: f64,
-    target: f64,
-    at_least: bool,
-}
-
-impl Target {
-    fn reached(&self) -> f64 {
-        if self.at_least { self.measured / self.target } else { self.target / self.measured }
-    }
-
-    fn line(&self) -> String {
-        let sign = if self.at_least { "≥" } else { "≤" };
-        let verdict = if self.reached() >= 1.0 { "reached" } else { "MISSED" };
-        format!("{:<46}{:>10.2}   target {sign} {:<7}{verdict}", self.name, self.measured, self.target)
-    }
-}
 
 fn targets(results: &Results) -> Vec<Target> {
     let Results { memory, durable, real } = results;
@@ -80,14 +61,7 @@ pub(crate) fn print(results: &Results, as_json: bool, enforce: bool) -> ExitCode
         print_table(results);
         targets.iter().for_each(|target| println!("{}", target.line()));
     }
-    let worst = targets.iter().min_by(|left, right| left.reached().total_cmp(&right.reached()));
-    match worst {
-        Some(worst) if enforce && worst.reached() < 1.0 => {
-            println!("worst: {}", worst.line());
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
-    }
+    target::verdict(&targets, enforce)
 }
 
 type Row = (&'static str, fn(&Measured) -> f64);
@@ -118,14 +92,10 @@ fn to_json(results: &Results, targets: &[Target]) -> Value {
             .collect::<serde_json::Map<_, _>>()
             .into()
     };
-    let targets: Vec<Value> = targets
-        .iter()
-        .map(|target| json!({"name": target.name, "measured": target.measured, "target": target.target, "reached": target.reached() >= 1.0}))
-        .collect();
     json!({
         "embeddedMemory": values(&results.memory),
         "embeddedDurable": values(&results.durable),
         "kubeApiserverAndEtcd": values(&results.real),
-        "targets": targets,
+        "targets": target::to_json(targets),
     })
 }
