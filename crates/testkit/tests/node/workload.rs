@@ -41,7 +41,8 @@ pub(crate) async fn settled(http: &HttpClient, bare: &[String]) -> Result<()> {
     watch::until(http, STATEFUL_SETS, "StatefulSets are ready", LIMIT, all_ready).await?;
     let complete = |objects: &Objects| objects.values().all(|job| condition(job, "Complete"));
     watch::until(http, JOBS, "Jobs are complete", LIMIT, complete).await?;
-    let ready = |pods: &Objects| bare.iter().all(|name| pods.get(name).is_some_and(|it| condition(it, "Ready")));
+    let ready =
+        |pods: &Objects| bare.iter().all(|name| pods.get(name).is_some_and(|it| condition(it, "Ready")));
     let nobody_leaves = |pods: &Objects| pods.values().all(|pod| !leaves(pod));
     let rest = |pods: &Objects| ready(pods) && nobody_leaves(pods);
     watch::until(http, PODS, "Pods run again, and deleted ones are gone", LIMIT, rest).await?;
