@@ -21,8 +21,6 @@ const PODS_IN_ALL: usize = 200;
 /// Bare Pods that a round creates, and how many it leaves running.
 const CREATED_IN_A_ROUND: usize = 25;
 const KEPT: usize = 15;
-/// Where the kills fall. Another number, another campaign.
-const SEED: u64 = 0x5eed_0003;
 
 /// When the node is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,13 +66,14 @@ struct Journal {
     jobs: Vec<String>,
 }
 
-pub(crate) async fn run(program: &Path, report: &mut Report) {
+/// The seed says where the kills fall: another number, another campaign.
+pub(crate) async fn run(program: &Path, seed: u64, report: &mut Report) {
     let place = match Place::new(program) {
         Ok(place) => place,
         Err(error) => return report.note("a place for the kills", Err(error)),
     };
     let mut journal = Journal {
-        random: Random(SEED),
+        random: Random(seed.max(1)),
         pods: BTreeMap::new(),
         created: 0,
         named: 0,
@@ -122,8 +121,13 @@ async fn end(place: &Place, before: &Traces, journal: &mut Journal) -> Result<()
 /// One life of the node: everything is as it was acknowledged, then there is work, and in the middle of it the end.
 async fn round(place: &Place, number: usize, moment: Moment, journal: &mut Journal) -> Result<()> {
     let up = restart(place, journal).await?;
-    let (operations, fewest_events) = journal.work(number, moment);
     let http = up.http.clone();
+    if moment == Deleting {
+        let more = journal.creations(CREATED_IN_A_ROUND);
+        drive(&http, place, journal, more).await;
+        workload::settled(&http, &journal.living()).await?;
+    }
+    let (operations, fewest_events) = journal.work(number, moment);
     if moment == Running {
         drive(&http, place, journal, operations).await;
         workload::settled(&http, &journal.living()).await?;

@@ -1,5 +1,7 @@
 //! `agentcube up` with real Pods, as a process of its own: what users do with kubectl works, with and without root, and
 //! whoever is killed at whatever moment, nothing acknowledged is lost and nothing is left over.
+//!
+//! `--seed=NUMBER` has the kills fall at other moments.
 
 mod kills;
 mod kubectl;
@@ -20,6 +22,7 @@ use agentcube_testkit::suite::{Options, Report};
 /// Nobody's number, for the session without root.
 const SOMEBODY: u32 = 12_347;
 const STEPS: usize = 13;
+const SEED: u64 = 0x5eed_0003;
 
 fn main() -> ExitCode {
     let options = Options::from_environment();
@@ -49,8 +52,12 @@ async fn run(options: &Options, report: &mut Report) {
         report.note("the spawner is killed", spawner::run(&program).await);
     }
     if options.selects("kills") {
-        kills::run(&program, report).await;
+        kills::run(&program, seed(), report).await;
     }
+}
+
+fn seed() -> u64 {
+    std::env::args().find_map(|arg| arg.strip_prefix("--seed=")?.parse().ok()).unwrap_or(SEED)
 }
 
 async fn in_place(place: anyhow::Result<Place>, kubectl: &Path, who: &str, report: &mut Report) {

@@ -55,7 +55,9 @@ async fn baseline(place: &Place) -> Result<Traces> {
 
 async fn rolled_out(kubectl: &Kubectl) -> Result<()> {
     kubectl.piped(&["apply", "-f", "-"], MANIFEST).await?;
-    for (kind, said) in [("deployment/web", "successfully rolled out"), ("statefulset/db", "2 pods at revision")] {
+    for (kind, said) in
+        [("deployment/web", "successfully rolled out"), ("statefulset/db", "roll out complete")]
+    {
         let text = kubectl.run(&["rollout", "status", kind, TIMEOUT]).await?;
         ensure!(text.contains(said), "{text}");
     }
@@ -72,7 +74,8 @@ async fn logs(kubectl: &Kubectl) -> Result<()> {
 }
 
 async fn exec(kubectl: &Kubectl) -> Result<()> {
-    let output = kubectl.output(&["exec", "client", "--", "sh", "-c", "echo out; echo err >&2; exit 37"], b"").await?;
+    let output =
+        kubectl.output(&["exec", "client", "--", "sh", "-c", "echo out; echo err >&2; exit 37"], b"").await?;
     ensure!(output.status.code() == Some(37), "{}", output.status);
     ensure!(output.stdout == b"out\n", "{:?}", String::from_utf8_lossy(&output.stdout));
     ensure!(output.stderr.starts_with(b"err\n"), "{:?}", String::from_utf8_lossy(&output.stderr));
@@ -80,7 +83,7 @@ async fn exec(kubectl: &Kubectl) -> Result<()> {
 }
 
 async fn pipe(kubectl: &Kubectl) -> Result<()> {
-    let input: Vec<u8> = (0..MEGABYTES << 20).map(|number| (number * 31 >> 3) as u8).collect();
+    let input: Vec<u8> = (0..MEGABYTES << 20).map(|number| ((number * 31) >> 3) as u8).collect();
     let write = ["exec", "-i", "client", "--", "sh", "-c", "cat >/tmp/file && wc -c </tmp/file"];
     let counted = kubectl.piped(&write, &input).await?;
     ensure!(counted.trim() == input.len().to_string(), "{counted} of {} bytes arrived", input.len());
@@ -125,7 +128,8 @@ async fn service(kubectl: &Kubectl) -> Result<()> {
         }
         ensure!(answers.lines().count() == CONNECTIONS, "{answers}");
     }
-    let pods = kubectl.run(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"]).await?;
+    let pods =
+        kubectl.run(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"]).await?;
     let pods: BTreeSet<String> = pods.split_whitespace().map(str::to_owned).collect();
     ensure!(instances == pods, "{instances:?} answered, the Pods are {pods:?}");
     Ok(())

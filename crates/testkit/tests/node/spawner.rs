@@ -25,6 +25,9 @@ pub(crate) async fn run(program: &Path) -> Result<()> {
         workload::post(&up.http, workload::PODS, &manifests::pod(&place, name)).await?;
     }
     workload::settled(&up.http, &bare).await?;
+    let seen = Traces::of(&place)?;
+    ensure!(seen.processes.len() > PODS && seen.files.len() > before.files.len(), "blind: {seen:?}");
+    ensure!(seen.cgroups.len() == place.cgroups()?.len(), "blind to cgroups: {:?}", seen.cgroups);
     let spawner = Pid::from_raw(i32::try_from(place.spawner()?)?).context("a process has a number")?;
     kill_process(spawner, Signal::KILL)?;
     let said = up.ended(END_LIMIT).await?;

@@ -19,12 +19,12 @@ const POLL: Duration = Duration::from_millis(2);
 /// Everything on the machine that comes from one place, and what it could have changed of the machine's own.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Traces {
-    processes: Vec<String>,
+    pub(crate) processes: Vec<String>,
     mounts: Vec<String>,
-    cgroups: BTreeSet<PathBuf>,
+    pub(crate) cgroups: BTreeSet<PathBuf>,
     /// Network devices of the machine, and namespaces that are kept by a mount.
     network: BTreeSet<String>,
-    files: BTreeSet<PathBuf>,
+    pub(crate) files: BTreeSet<PathBuf>,
 }
 
 impl Traces {

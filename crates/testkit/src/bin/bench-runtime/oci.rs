@@ -63,7 +63,9 @@ impl Oci {
         let mut config = self.config.clone();
         if let Some(mounts) = config["mounts"].as_array_mut() {
             let source = bundle.join("meeting");
-            mounts.push(json!({"destination": MEETING, "type": "bind", "source": source, "options": ["bind", "rw"]}));
+            mounts.push(
+                json!({"destination": MEETING, "type": "bind", "source": source, "options": ["bind", "rw"]}),
+            );
         }
         config
     }

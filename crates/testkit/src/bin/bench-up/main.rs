@@ -88,7 +88,8 @@ async fn starts(program: &Path, measured: &mut Measured) -> Result<()> {
 async fn served(up: &Up) -> Result<Duration> {
     let deadline = Instant::now() + ANSWER_LIMIT;
     loop {
-        let reply = up.http.send(Request::new(Method::GET, format!("{PODS}/agent:8080/proxy/healthz"))).await?;
+        let reply =
+            up.http.send(Request::new(Method::GET, format!("{PODS}/agent:8080/proxy/healthz"))).await?;
         if reply.status == 200 {
             return Ok(up.begun.elapsed());
         }
