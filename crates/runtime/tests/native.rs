@@ -129,10 +129,10 @@ async fn runs_as_the_user_in_the_directory_and_under_the_name() {
     let (sandbox, _sockets) = node.sandbox("my-pod").await;
     let mut spec = node.spec("a", &sandbox, &["whoami"]);
     spec.user = User { uid: 1000, gid: 2000, groups: vec![3000] };
-    spec.cwd = "/work/deep".into();
+    spec.cwd = "/place/deep".into();
     let (_, output) = node.run(spec).await.unwrap();
     assert!(output.starts_with("uid 1000 euid 1000 gid 2000\n"), "{output}");
-    assert!(output.contains("hostname my-pod\ncwd /work/deep\n"), "{output}");
+    assert!(output.contains("hostname my-pod\ncwd /place/deep\n"), "{output}");
     if is_root() {
         assert!(output.contains("Groups: 3000"), "{output}");
     }

@@ -160,11 +160,11 @@ async fn runs_as_the_user_in_the_directory_with_the_environment() {
         let (sandbox, _sockets) = bench.node.sandbox("my-pod").await;
         let mut spec = bench.node.spec("a", &sandbox, &["whoami"]);
         spec.user = User { uid: 1000, gid: 2000, groups: vec![3000] };
-        spec.cwd = "/work/deep".into();
+        spec.cwd = "/place/deep".into();
         let (_, output) = bench.run(spec).await.unwrap();
         let kind = bench.kind;
         assert!(output.starts_with("uid 1000 euid 1000 gid 2000\n"), "{kind}: {output}");
-        assert!(output.contains("hostname my-pod\ncwd /work/deep\n"), "{kind}: {output}");
+        assert!(output.contains("hostname my-pod\ncwd /place/deep\n"), "{kind}: {output}");
         assert!(output.contains("CapEff: 0000000000000000\n"), "{kind}: {output}");
         if kind != Kind::Runsc {
             assert!(output.contains("CapBnd: 00000000a00405fb\n"), "{kind}: {output}");
