@@ -102,7 +102,8 @@ impl Place {
             .iter()
             .map(|path| path.file_name().unwrap().to_owned())
             .collect();
-        assert_eq!(names, ["lock", "record", "scratch", "template"]);
+        assert_eq!(names, ["lock", "oci", "record", "scratch", "template"]);
+        assert!(entries(&self.options.directory.join("oci")).is_empty());
     }
 
     fn spawner_pid(&self) -> i32 {
