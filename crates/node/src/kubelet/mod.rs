@@ -31,6 +31,7 @@ use agentcube_runtime::spec::Mount;
 use agentcube_runtime::{Handlers, Sandboxes};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::Client;
+use kube::api::{Api, ListParams};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -200,7 +201,7 @@ impl Kubelet {
             () = parts.caches.synced() => {}
             () = shutdown.cancelled() => return,
         }
-        self.sweep().await;
+        sweep(&parts, parts.caches.pods.list(None).iter().filter_map(|pod| pod.metadata.uid.clone())).await;
         let mut background = JoinSet::new();
         background.spawn(registration::run(parts.clone(), shutdown.clone()));
         background.spawn(refresh(parts.clone(), self.config_maps, self.secrets, shutdown.clone()));
@@ -217,20 +218,24 @@ impl Kubelet {
         }
         pods.leave().await;
         while background.join_next().await.is_some() {}
-    }
-
-    /// Removes what Pods left behind that are no more.
-    async fn sweep(&self) {
-        let parts = self.parts.clone();
-        let uid = |pod: Arc<Pod>| pod.metadata.uid.clone();
-        let living: BTreeSet<String> = parts.caches.pods.list(None).into_iter().filter_map(uid).collect();
-        let sweeping = tokio::task::spawn_blocking(move || {
-            parts.directories.sweep(&living)?;
-            parts.volumes.sweep(&living)
-        });
-        if let Ok(Err(error)) = sweeping.await {
-            tracing::warn!("what earlier Pods left could not be removed: {error}");
+        // Of a deletion that we were about to hear of, nobody else would hear before the next start. The API knows.
+        let all = Api::<Pod>::all(parts.client.clone());
+        match all.list_metadata(&ListParams::default()).await {
+            Ok(list) => sweep(&parts, list.items.into_iter().filter_map(|pod| pod.metadata.uid)).await,
+            Err(error) => tracing::warn!("what deleted Pods left stays until the next start: {error}"),
         }
+    }
+}
+
+/// Removes what Pods left behind that are no more.
+async fn sweep(parts: &Arc<Parts>, living: impl Iterator<Item = String>) {
+    let (parts, living) = (parts.clone(), living.collect::<BTreeSet<String>>());
+    let sweeping = tokio::task::spawn_blocking(move || {
+        parts.directories.sweep(&living)?;
+        parts.volumes.sweep(&living)
+    });
+    if let Ok(Err(error)) = sweeping.await {
+        tracing::warn!("what earlier Pods left could not be removed: {error}");
     }
 }
 

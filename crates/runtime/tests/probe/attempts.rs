@@ -21,6 +21,7 @@ pub(crate) fn attempt(name: &str, arguments: &[&str]) -> ExitCode {
         ("remount", []) => remount(),
         ("unmount", []) => unmount(),
         ("mknod", [directory]) => mknod(directory),
+        ("device", [directory]) => device(directory),
         ("create", [path]) => std::fs::write(path, "x").map(|()| format!("made {path}")),
         ("overwrite", [path]) => overwrite(path),
         ("read", [path]) => read(path),
@@ -118,6 +119,13 @@ fn mknod(directory: &str) -> Outcome {
     let path = CString::new(format!("{directory}/memory"))?;
     let (mode, device) = ((libc::S_IFCHR | 0o666) as usize, libc::makedev(1, 1) as usize);
     call(libc::SYS_mknodat, [libc::AT_FDCWD as usize, pointer(&path), mode, device, 0])
+}
+
+/// A kernel that stands between may let one make the node, and know nothing of the device.
+fn device(directory: &str) -> Outcome {
+    mknod(directory)?;
+    let mut memory = std::fs::File::open(format!("{directory}/memory"))?;
+    io::Read::read(&mut memory, &mut [0; 16]).map(|count| format!("read {count} bytes of the memory"))
 }
 
 fn overwrite(path: &str) -> Outcome {

@@ -1,9 +1,11 @@
 //! Measures how long a container takes from being asked for to running and to answering, ours against `runc run` and
-//! `crun run`: `bench-runtime [--json] [--enforce]`. All run the same program, this one, in the same root file system.
+//! `crun run`: `bench-runtime [--json] [--enforce] [--only=NAME]`. All run the same program, this one, in the same root
+//! file system; the floor is the program without a container.
 
 mod bundle;
 mod native;
 mod oci;
+mod plain;
 mod program;
 mod report;
 
@@ -17,6 +19,7 @@ use futures_util::future::try_join_all;
 use bundle::RootFs;
 use native::Native;
 use oci::Oci;
+use plain::Plain;
 
 const ONE_AT_A_TIME: usize = 120;
 const AT_ONCE: usize = 50;
@@ -41,23 +44,52 @@ pub(crate) struct Measured {
 }
 
 enum Peer {
+    Plain(Plain),
     Native(Native),
     Oci(Oci),
+}
+
+/// A container that has answered, and is to end.
+enum Alive {
+    Process(oci::Alive),
+    Native(native::Alive),
 }
 
 impl Peer {
     fn name(&self) -> &str {
         match self {
+            Peer::Plain(_) => report::FLOOR,
             Peer::Native(native) => native.name,
             Peer::Oci(oci) => &oci.name,
         }
     }
 
-    /// One container, from nothing to its end.
-    async fn run(&self, number: usize) -> Result<Times> {
+    /// One container, from nothing to its first answer.
+    async fn start(&self, number: usize) -> Result<(Times, Alive)> {
+        let started = match self {
+            Peer::Plain(plain) => plain.start(number).await.map(|(times, it)| (times, Alive::Process(it))),
+            Peer::Native(native) => {
+                native.start_container(number).await.map(|(times, it)| (times, Alive::Native(it)))
+            }
+            Peer::Oci(oci) => oci.start(number).await.map(|(times, it)| (times, Alive::Process(it))),
+        };
+        started.with_context(|| self.name().to_owned())
+    }
+
+    /// Some at once; those that have answered stay until all have.
+    async fn run(&self, numbers: std::ops::Range<usize>) -> Result<Vec<Times>> {
+        let started = try_join_all(numbers.map(|number| self.start(number))).await?;
+        let (times, alive): (Vec<Times>, Vec<Alive>) = started.into_iter().unzip();
+        try_join_all(alive.into_iter().map(Alive::end)).await?;
+        Ok(times)
+    }
+}
+
+impl Alive {
+    async fn end(self) -> Result<()> {
         match self {
-            Peer::Native(native) => native.run(number).await,
-            Peer::Oci(oci) => oci.run(number).await,
+            Alive::Process(process) => process.end().await,
+            Alive::Native(native) => native.end().await,
         }
     }
 }
@@ -83,6 +115,7 @@ fn main() -> ExitCode {
 fn measure() -> Result<(Vec<Measured>, Vec<String>)> {
     let root = RootFs::make()?;
     let mut peers = vec![
+        Peer::Plain(Plain::new(&root)?),
         Peer::Native(Native::start(report::NATIVE, 0, &root)?),
         Peer::Native(Native::start(report::POOLED, AT_ONCE, &root)?),
     ];
@@ -93,6 +126,8 @@ fn measure() -> Result<(Vec<Measured>, Vec<String>)> {
             Err(error) => skipped.push(format!("{name}: {error:#}")),
         }
     }
+    let only = std::env::args().find_map(|arg| Some(arg.strip_prefix("--only=")?.to_owned()));
+    peers.retain(|peer| only.as_ref().is_none_or(|only| only == peer.name()));
     let runtime = tokio::runtime::Runtime::new().context("threads can be started")?;
     Ok((runtime.block_on(compare(peers))?, skipped))
 }
@@ -111,15 +146,19 @@ async fn compare(mut peers: Vec<Peer>) -> Result<Vec<Measured>> {
     tokio::time::sleep(REST).await;
     for number in 0..ONE_AT_A_TIME {
         for (peer, measured) in peers.iter().zip(&mut measured) {
-            measured.one.push(peer.run(number).await.with_context(|| peer.name().to_owned())?);
+            measured.one.extend(peer.run(number..number + 1).await?);
         }
     }
     for batch in 0..BATCHES {
         for (peer, measured) in peers.iter().zip(&mut measured) {
             tokio::time::sleep(REST).await;
             let first = ONE_AT_A_TIME + batch * AT_ONCE;
-            let all = (first..first + AT_ONCE).map(|number| peer.run(number));
-            measured.many.extend(try_join_all(all).await.with_context(|| peer.name().to_owned())?);
+            measured.many.extend(peer.run(first..first + AT_ONCE).await?);
+        }
+    }
+    for peer in peers {
+        if let Peer::Native(native) = peer {
+            native.stop().await;
         }
     }
     Ok(measured)
@@ -130,7 +169,7 @@ pub(crate) async fn time<S>(
     begun: Instant,
     output: &mut tokio::net::unix::pipe::Receiver,
     connect: impl Future<Output = Result<S>>,
-) -> Result<Times>
+) -> Result<(Times, S)>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
@@ -142,8 +181,8 @@ where
     anyhow::ensure!(word == program::LISTENING, "the program says {word}");
     let mut stream = connect.await?;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: bench\r\n\r\n").await?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await?;
-    anyhow::ensure!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"), "the program answers {answer:?}");
-    Ok(Times { running, answering: begun.elapsed() })
+    let mut answer = [0; program::ANSWER.len()];
+    stream.read_exact(&mut answer).await?;
+    anyhow::ensure!(answer == program::ANSWER, "the program answers {answer:?}");
+    Ok((Times { running, answering: begun.elapsed() }, stream))
 }

@@ -7,11 +7,12 @@ use std::time::Instant;
 use agentcube_runtime::spawner::{Handle, Options, Spawner};
 use agentcube_runtime::spec::{Resources, Root, User};
 use agentcube_runtime::{
-    ContainerId, ContainerSpec, Runtime, SandboxId, SandboxSpec, Sandboxes, Stdio, capabilities, native,
+    ContainerId, ContainerSpec, Process, Runtime, SandboxId, SandboxSockets, SandboxSpec, Sandboxes, Stdio,
+    capabilities, native,
 };
 use anyhow::{Context, Result};
-use tokio::net::TcpSocket;
 use tokio::net::unix::pipe::Receiver;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::bundle::{PROGRAM, RootFs};
 use crate::{Times, program, time};
@@ -41,8 +42,15 @@ impl Native {
         Ok(())
     }
 
-    pub(crate) async fn run(&self, number: usize) -> Result<Times> {
-        let (handle, native) = self.handle.as_ref().context("it is connected")?;
+    /// Ends the spawner; its cgroups go with it.
+    pub(crate) async fn stop(self) {
+        if let Some((handle, _)) = self.handle {
+            handle.stop().await;
+        }
+    }
+
+    pub(crate) async fn start_container(&self, number: usize) -> Result<(Times, Alive)> {
+        let (handle, native) = self.handle.clone().context("it is connected")?;
         let [.., high, low] = number.to_be_bytes();
         let address = Ipv4Addr::new(10, 244, 1 + high, low);
         let sandbox = SandboxId::new(format!("s{number}"))?;
@@ -55,7 +63,7 @@ impl Native {
         let (output, stdout) = std::io::pipe()?;
         let mut output = Receiver::from_owned_fd(output.into())?;
         let begun = Instant::now();
-        let _sockets = handle.create(spec).await?;
+        let sockets = handle.create(spec).await?;
         let container = self.spec(number, sandbox.clone())?;
         let id = container.id.clone();
         let stdio = Stdio { stdin: None, stdout: Some(stdout.into()), stderr: None };
@@ -65,11 +73,8 @@ impl Native {
             let to = SocketAddr::from((address, program::PORT));
             Ok(TcpSocket::from_std_stream(socket).connect(to).await?)
         };
-        let times = time(begun, &mut output, connect).await?;
-        process.exit.await?;
-        native.remove(&id).await?;
-        handle.remove(&sandbox).await?;
-        Ok(times)
+        let (times, connection) = time(begun, &mut output, connect).await?;
+        Ok((times, Alive { handle, native, sandbox, id, process, connection, _sockets: sockets }))
     }
 
     fn spec(&self, number: usize, sandbox: SandboxId) -> Result<ContainerSpec> {
@@ -93,5 +98,27 @@ impl Native {
             seccomp: true,
             terminal: false,
         })
+    }
+}
+
+/// A container that has answered.
+pub(crate) struct Alive {
+    handle: Handle,
+    native: native::Native,
+    sandbox: SandboxId,
+    id: ContainerId,
+    process: Process,
+    connection: TcpStream,
+    _sockets: SandboxSockets,
+}
+
+impl Alive {
+    /// Lets the program end, and removes the container and its sandbox.
+    pub(crate) async fn end(self) -> Result<()> {
+        drop(self.connection);
+        self.process.exit.await?;
+        self.native.remove(&self.id).await?;
+        self.handle.remove(&self.sandbox).await?;
+        Ok(())
     }
 }

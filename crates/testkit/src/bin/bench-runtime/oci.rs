@@ -15,13 +15,10 @@ use crate::{Times, time};
 /// Where containers see the directory of their socket. A network namespace of theirs has nothing to reach it by.
 const MEETING: &str = "/run";
 const SOCKET: &str = "/run/socket";
-const WITHOUT_CGROUPS: &[&str] = &["--cgroup-manager=disabled"];
 
 pub(crate) struct Oci {
     pub(crate) name: String,
     program: PathBuf,
-    /// Options before the command.
-    options: &'static [&'static str],
     /// The configuration that `runc spec` suggests, with our program in it.
     config: Value,
     bundles: PathBuf,
@@ -37,21 +34,14 @@ impl Oci {
         let bundles = root.beside(name)?;
         let config = config(&program, &bundles, &root.path())?;
         let state = root.beside(&format!("{name}-state"))?;
-        let mut oci = Oci { name: format!("{name} run"), program, options: &[], config, bundles, state };
-        if let Err(error) = oci.try_once() {
-            // crun refuses machines that have cgroups of both versions. Without any, it has less to do.
-            oci.options = WITHOUT_CGROUPS;
-            oci.name = format!("{name} run, no cgroups");
-            if name != "crun" || oci.try_once().is_err() {
-                return Err(error);
-            }
-        }
+        let oci = Oci { name: format!("{name} run"), program, config, bundles, state };
+        oci.try_once()?;
         Ok(oci)
     }
 
     fn command(&self, number: usize, bundle: &Path) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(self.options).arg("--root").arg(&self.state).arg("run").arg("--bundle").arg(bundle);
+        command.arg("--root").arg(&self.state).arg("run").arg("--bundle").arg(bundle);
         command.arg(format!("bench-{}-{number}", std::process::id()));
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         command
@@ -88,21 +78,40 @@ impl Oci {
         Ok(bundle)
     }
 
-    pub(crate) async fn run(&self, number: usize) -> Result<Times> {
+    pub(crate) async fn start(&self, number: usize) -> Result<(Times, Alive)> {
         let bundle = self.bundle(number)?;
-        let (output, stdout) = std::io::pipe()?;
-        let mut output = Receiver::from_owned_fd(output.into())?;
-        let mut command = tokio::process::Command::from(self.command(number, &bundle));
-        command.stdout(stdout);
-        let begun = Instant::now();
-        let child = command.spawn()?;
-        // It holds our end of the pipe, and the program's end must be seen.
-        drop(command);
-        let connect = async { Ok(UnixStream::connect(bundle.join("meeting/socket")).await?) };
-        let times = time(begun, &mut output, connect).await;
-        let ended = child.wait_with_output().await?;
+        start(self.command(number, &bundle), bundle.join("meeting/socket")).await
+    }
+}
+
+/// A process that we have started: a runtime's, with a container in it, or the program itself.
+pub(crate) struct Alive {
+    child: tokio::process::Child,
+    connection: UnixStream,
+}
+
+/// Runs a command that ends in the program, which listens on the socket given.
+pub(crate) async fn start(command: Command, socket: PathBuf) -> Result<(Times, Alive)> {
+    let (output, stdout) = std::io::pipe()?;
+    let mut output = Receiver::from_owned_fd(output.into())?;
+    let mut command = tokio::process::Command::from(command);
+    command.stdout(stdout);
+    let begun = Instant::now();
+    let child = command.spawn()?;
+    // It holds our end of the pipe, and the program's end must be seen.
+    drop(command);
+    let connect = async { Ok(UnixStream::connect(socket).await?) };
+    let (times, connection) = time(begun, &mut output, connect).await?;
+    Ok((times, Alive { child, connection }))
+}
+
+impl Alive {
+    /// Lets the program end, and the runtime clean up after it.
+    pub(crate) async fn end(self) -> Result<()> {
+        drop(self.connection);
+        let ended = self.child.wait_with_output().await?;
         ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        times
+        Ok(())
     }
 }
 

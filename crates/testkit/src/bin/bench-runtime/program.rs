@@ -1,4 +1,5 @@
-//! The program in the containers: says that it runs, says that it listens, answers one request over HTTP, and ends.
+//! The program in the containers: says that it runs, says that it listens, answers one request over HTTP, and ends when
+//! whoever asked hangs up.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -7,6 +8,7 @@ use std::process::ExitCode;
 
 pub(crate) const RUNNING: u8 = b'r';
 pub(crate) const LISTENING: u8 = b'l';
+pub(crate) const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n";
 /// Where it listens in a network of its own.
 pub(crate) const PORT: u16 = 8080;
 
@@ -55,5 +57,7 @@ fn answer(mut stream: impl Read + Write) -> std::io::Result<()> {
         }
         request.extend_from_slice(&part[..read]);
     }
-    stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 3\r\n\r\nok\n")
+    stream.write_all(ANSWER)?;
+    while stream.read(&mut part)? > 0 {}
+    Ok(())
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{Measured, Times};
 
+pub(crate) const FLOOR: &str = "plain process";
 pub(crate) const NATIVE: &str = "native";
 pub(crate) const POOLED: &str = "native, sandbox ready";
 const PEER: &str = "runc run";

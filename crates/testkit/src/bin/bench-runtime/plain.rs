@@ -1,0 +1,27 @@
+//! The floor: the same program as a plain process of the machine, without any container.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::Result;
+
+use crate::Times;
+use crate::bundle::RootFs;
+use crate::oci::{self, Alive};
+
+pub(crate) struct Plain {
+    sockets: PathBuf,
+}
+
+impl Plain {
+    pub(crate) fn new(root: &RootFs) -> Result<Plain> {
+        Ok(Plain { sockets: root.beside("sockets")? })
+    }
+
+    pub(crate) async fn start(&self, number: usize) -> Result<(Times, Alive)> {
+        let socket = self.sockets.join(number.to_string());
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("serve").arg(&socket).stdin(Stdio::null()).stderr(Stdio::piped());
+        oci::start(command, socket).await
+    }
+}
