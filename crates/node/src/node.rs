@@ -13,9 +13,9 @@ use kube::Client;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::Cache;
+use agentcube_operator::cache::Cache;
 use crate::controllers::{self, start, volumes};
-use crate::events::Recorder;
+use agentcube_operator::events::Recorder;
 use crate::kubelet::exec::PodExec;
 use crate::kubelet::logs::PodLogs;
 use crate::kubelet::{self, Kubelet};

@@ -36,8 +36,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Change, Object, Receiver};
-use crate::events::Recorder;
+use agentcube_operator::cache::{Change, Object, Receiver};
+use agentcube_operator::events::Recorder;
 use crate::network::Network;
 
 pub use caches::Caches;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use agentcube_apiserver::Server;
-use agentcube_node::cache::Cache;
+use agentcube_operator::cache::Cache;
 use agentcube_node::controllers::{self, endpoints};
 use agentcube_node::network::{Caches, Network, Options};
 use agentcube_runtime::native::Native;

@@ -17,7 +17,7 @@ use super::matching::{
 };
 use super::plan::{ClaimStatus, Operation};
 use super::{FINALIZER, PROVISIONER, Provisioner};
-use crate::events::{Severity, reference};
+use agentcube_operator::events::{Severity, reference};
 use crate::kubelet::volumes::remove_directory;
 
 /// Something that must be tried again.

@@ -7,7 +7,7 @@ use agentcube_runtime::image::{Credentials, Error, HOST, Image, Keyring, Referen
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::{Loaded, Outcome, Parts, blocking};
-use crate::events::Severity;
+use agentcube_operator::events::Severity;
 use crate::kubelet::machine::Report;
 use crate::kubelet::worker::about;
 

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP};
 use tokio::net::unix::pipe;
 
 use super::{Loaded, Outcome, Parts, Started, blocking, uid};
-use crate::events::Severity;
+use agentcube_operator::events::Severity;
 use crate::kubelet::container::{self, Refusal, termination_message};
 use crate::kubelet::environment;
 use crate::kubelet::living::Run;

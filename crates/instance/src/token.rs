@@ -1,0 +1,20 @@
+//! The token of a reservation, which the gateway shows to the instance as `X-Reserved-Token`.
+
+use std::fmt::{self, Debug, Formatter};
+
+/// A secret: never printed, never logged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// The text for the header.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Debug for Token {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}

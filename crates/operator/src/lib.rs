@@ -1,0 +1,7 @@
+//! What every controller shares, whoever's kinds it reconciles: caches of objects, work queues, the shell around
+//! `reconcile`, Events. It decides nothing and knows none of our own kinds.
+
+pub mod cache;
+pub mod controller;
+pub mod events;
+pub mod queue;
