@@ -7,6 +7,8 @@ pub mod identity;
 pub mod provider;
 pub mod record;
 pub mod reserve;
+pub mod revision;
+pub mod timing;
 pub mod token;
 
 pub use identity::{Endpoint, InstanceId, SessionKey, SpecId, TaskId};

@@ -113,6 +113,35 @@ impl Session {
     }
 }
 
+/// What a router's Lease says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RouterLease {
+    pub name: Arc<str>,
+    pub version: u64,
+    pub renewed: Timestamp,
+    /// Revisions up to which it has seen, and respects, every change of Leases and of Pods.
+    pub seen_leases: u64,
+    pub seen_pods: u64,
+}
+
+impl RouterLease {
+    /// What the Lease says; nothing if it is not that of a router.
+    pub fn read(lease: &Lease) -> Option<RouterLease> {
+        let meta = &lease.metadata;
+        if meta.labels.as_ref()?.get(labels::LEASE)? != labels::LEASE_OF_ROUTER {
+            return None;
+        }
+        let seen = |name| annotation(meta, name).and_then(|text| text.parse().ok()).unwrap_or(0);
+        Some(RouterLease {
+            name: meta.name.as_deref()?.into(),
+            version: version(meta)?,
+            renewed: lease.spec.as_ref()?.renew_time.as_ref()?.0,
+            seen_leases: seen(labels::SEEN_LEASES),
+            seen_pods: seen(labels::SEEN_PODS),
+        })
+    }
+}
+
 /// Whether an instance can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Life {
@@ -310,7 +339,10 @@ mod tests {
         let unready = |pod: &mut Value| pod["status"]["conditions"][0]["status"] = json!("False");
         assert_eq!(of(&|_| ()), Life::Ready);
         assert_eq!(of(&unready), Life::Unready);
-        assert_eq!(of(&|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:02:00Z")), Life::Terminating);
+        assert_eq!(
+            of(&|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:02:00Z")),
+            Life::Terminating
+        );
         assert_eq!(of(&|pod| pod["status"]["phase"] = json!("Failed")), Life::Dead);
         let free = |pod: &mut Value| {
             unready(pod);
