@@ -140,9 +140,9 @@ impl Router {
 
     /// Takes in the truth of all Leases, as its watch brings it, and says so unless it objects.
     pub(crate) fn watch_leases(&mut self, truth: &[Option<Lease>; KEYS], flaw: Flaw) {
-        for key in 0..KEYS {
-            if self.leases[key] != truth[key] {
-                self.leases[key] = truth[key];
+        for (key, truth) in truth.iter().enumerate() {
+            if self.leases[key] != *truth {
+                self.leases[key] = *truth;
                 self.flows[key].iter_mut().for_each(|flow| flow.fresh = false);
             }
             self.acked_leases[key] = self.objection(key, flaw).is_none();
