@@ -5,3 +5,4 @@ pub mod cache;
 pub mod controller;
 pub mod events;
 pub mod queue;
+pub mod watch;
