@@ -7,10 +7,6 @@ use std::fmt::{self, Debug, Formatter};
 pub struct Token(String);
 
 impl Token {
-    pub fn random() -> Token {
-        Token(String::new())
-    }
-
     /// The text for the header.
     pub fn reveal(&self) -> &str {
         &self.0
