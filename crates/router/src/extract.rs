@@ -113,11 +113,12 @@ impl Place {
                 let text = |value: &'a http::HeaderValue| {
                     std::str::from_utf8(value.as_bytes()).map(str::trim).map_err(|_| Problem::Encoding)
                 };
-                let values: Result<Vec<&str>, Problem> =
-                    headers.get_all(name).iter().map(text).collect();
+                let values: Result<Vec<&str>, Problem> = headers.get_all(name).iter().map(text).collect();
                 Ok(one(values?)?.map(Cow::Borrowed))
             }
-            Place::PathVar { template, .. } => template.find(path).map(|text| decode(text, false)).transpose(),
+            Place::PathVar { template, .. } => {
+                template.find(path).map(|text| decode(text, false)).transpose()
+            }
             Place::Query(name) => {
                 let values: Result<Vec<Cow<'_, str>>, Problem> = query
                     .split('&')

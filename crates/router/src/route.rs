@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_api::{GoDuration, Task};
 use agentcube_api::agentcube::request::RequestHandlingSpec;
 use agentcube_api::agentcube::routing::{Protocol, RoutePolicy};
+use agentcube_api::{GoDuration, Task};
 use agentcube_instance::TaskId;
 use kube::ResourceExt;
 
@@ -218,7 +218,6 @@ pub struct Table {
     by_prefix: HashMap<Box<str>, Vec<Arc<Route>>>,
 }
 
-
 impl Table {
     /// Takes in a gateway's listeners, or that it is gone.
     pub fn set_gateway(&mut self, gateway: GatewayId, listeners: Option<Vec<Listener>>) {
@@ -322,7 +321,10 @@ mod tests {
 
     fn table() -> Table {
         let mut table = Table::default();
-        table.set_gateway(gateway("a", "default"), Some(vec![listener(80, ""), listener(81, "*.example.com")]));
+        table.set_gateway(
+            gateway("a", "default"),
+            Some(vec![listener(80, ""), listener(81, "*.example.com")]),
+        );
         table.set_gateway(gateway("b", "default"), Some(vec![listener(80, "")]));
         for route in [
             task("a", "chat", json!({})),
@@ -370,9 +372,8 @@ mod tests {
     fn changes_replace_and_removals_leave_nothing() {
         let mut table = table();
         table.set_task(task("a", "chat", json!({ "pathPrefix": "/new" })));
-        let find = |table: &Table, path: &str| {
-            table.find(80, "localhost", path).map(|route| route.task.to_string())
-        };
+        let find =
+            |table: &Table, path: &str| table.find(80, "localhost", path).map(|route| route.task.to_string());
         // What was behind it is served now.
         assert_eq!(find(&table, "/a/chat").as_deref(), Some("b/twin"));
         assert_eq!(find(&table, "/new").as_deref(), Some("a/chat"));
@@ -432,7 +433,9 @@ mod tests {
                 "requestHandling": { "timeout": { "tcp": { "connectTimeout": "2s" },
                     "http": { "request": "0s", "streamIdleTimeout": "1m" } } } },
         });
-        let read = |object: &serde_json::Value| Route::read(&serde_json::from_value(object.clone()).unwrap()).unwrap();
+        let read = |object: &serde_json::Value| {
+            Route::read(&serde_json::from_value(object.clone()).unwrap()).unwrap()
+        };
         let route = read(&object);
         let limits = Limits {
             connect: Duration::from_secs(2),
