@@ -18,7 +18,7 @@ use crate::pool::Lent;
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     #[error(transparent)]
     Http(#[from] hyper::Error),
     #[error("no byte came for {0:?}, the Task's limit")]

@@ -2,13 +2,18 @@
 //! instance by reservation. The built-in gateway is a thin shell around that.
 
 mod body;
+mod classes;
 pub mod extract;
+mod gateway;
 mod headers;
 mod pool;
+mod ports;
 mod proxy;
 pub mod refusal;
 pub mod route;
 mod server;
+mod status;
 mod tunnel;
 
+pub use gateway::{CONTROLLER, Gateway, Options};
 pub use pool::{Connect, Tcp};

@@ -46,6 +46,11 @@ impl Port {
         self.connections.close();
     }
 
+    /// Whether the last request has ended.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.connections.is_closed() && self.connections.is_empty()
+    }
+
     /// Comes back when the last request has ended; to be called after [`Port::close`].
     pub(crate) async fn drained(&self) {
         self.connections.wait().await;
