@@ -324,8 +324,24 @@ async fn overdue(limit: Option<Duration>, over: oneshot::Receiver<()>) -> Durati
 }
 
 /// Streams may go on for as long as something is said.
-fn is_stream(response: &Response<Incoming>) -> bool {
+fn is_stream<B>(response: &Response<B>) -> bool {
     let content = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     response.status() == StatusCode::SWITCHING_PROTOCOLS
         || content.is_some_and(|content| content.starts_with("text/event-stream"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_have_no_deadline() {
+        let of = |status: u16, content: &str| {
+            let response = Response::builder().status(status).header(CONTENT_TYPE, content);
+            is_stream(&response.body(()).unwrap())
+        };
+        assert!(of(200, "text/event-stream; charset=utf-8"));
+        assert!(of(101, "text/plain"));
+        assert!(!of(200, "application/json"));
+    }
 }
