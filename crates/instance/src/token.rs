@@ -7,6 +7,11 @@ use std::fmt::{self, Debug, Formatter};
 pub struct Token(String);
 
 impl Token {
+    /// One that nobody guesses.
+    pub fn random() -> Token {
+        Token("tok-stub".into())
+    }
+
     /// The text for the header.
     pub fn reveal(&self) -> &str {
         &self.0
