@@ -4,4 +4,6 @@
 pub mod cache;
 pub mod controller;
 pub mod events;
+pub mod leader;
 pub mod queue;
+pub mod watch;
