@@ -126,13 +126,24 @@ impl Hands {
         self.settle(self.leases(), &known, answer.map(Some)).await
     }
 
-    pub(super) async fn delete_lease(&self, lease: &LeaseRef) -> Result<Outcome, kube::Error> {
+    async fn delete_lease(&self, lease: &LeaseRef) -> Result<Outcome, kube::Error> {
         let Some(known) = known(&self.caches.leases, &lease.namespace, &lease.name, lease.version) else {
             return Ok(Outcome::Stale);
         };
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &lease.namespace);
         let answer = api.delete(&lease.name, &delete_if(&lease.uid, Some(lease.version))).await;
         self.settle(self.leases(), &known, answer.map(|rest| rest.left())).await
+    }
+
+    /// Removes the Lease of a router that counts as dead. If it has changed, it is left to the watch to say so: what a
+    /// router says may not be taken in before what it wrote earlier.
+    pub(super) async fn remove_router(&self, lease: &LeaseRef) -> Result<Outcome, kube::Error> {
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), &lease.namespace);
+        match api.delete(&lease.name, &delete_if(&lease.uid, Some(lease.version))).await {
+            Ok(_) => Ok(Outcome::Done),
+            Err(error) if is_stale(&error) => Ok(Outcome::Stale),
+            Err(error) => Err(error),
+        }
     }
 
     /// Changes annotations of a Pod, if it has not changed.

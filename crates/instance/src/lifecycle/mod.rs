@@ -210,7 +210,7 @@ async fn remove_dead_routers(hands: Hands) -> Result<Requeue, Error> {
         (dead, index.routers().next_death(&timing, now))
     };
     for router in dead {
-        let outcome = hands.delete_lease(&router).await;
+        let outcome = hands.remove_router(&router).await;
         match outcome.map_err(|first| Error { failed: 1, tried: 1, first })? {
             Outcome::Done => {
                 tracing::warn!(router = %router.name, "removed the Lease of a router that has been silent for too long");

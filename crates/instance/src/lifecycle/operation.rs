@@ -129,6 +129,17 @@ pub(super) enum Condition {
     Version,
 }
 
+/// How the instance of a session that ends was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Given {
+    /// It is free, or being deleted: nobody uses it.
+    Back,
+    /// It is gone, or dead. A request was under way when the session ended, so less is not enough.
+    Gone,
+    /// It cannot be deleted, and is taken for lost.
+    Lost,
+}
+
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Operation {
@@ -138,8 +149,8 @@ pub(super) enum Operation {
     UnmarkSession { lease: LeaseRef },
     /// Delete the Lease; if it is `kept`, it stays until its instance was given back.
     EndSession { lease: LeaseRef, kept: bool, reason: Reason, confirm: Confirm },
-    /// Remove the Lease's finalizer: its instance was given back, or is stuck and taken for lost.
-    FinishSession { lease: LeaseRef, holder: Option<InstanceId>, stuck: bool, reason: Reason },
+    /// Remove the Lease's finalizer: its instance was given back.
+    FinishSession { lease: LeaseRef, holder: Option<InstanceId>, given: Given, reason: Reason },
     /// Give an instance back to the idle ones.
     FreeInstance { pod: PodRef, reservation: Reservation },
     /// Ask the routers whether an instance may go.

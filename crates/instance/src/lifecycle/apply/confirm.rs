@@ -8,7 +8,7 @@ use kube::api::{Api, ListParams};
 use super::Hands;
 use crate::identity::InstanceId;
 use crate::lifecycle::observe::TaskKey;
-use crate::lifecycle::operation::{Confirm, LeaseRef, Operation, PodRef};
+use crate::lifecycle::operation::{Confirm, Given, LeaseRef, Operation, PodRef};
 use crate::lifecycle::view::{SeenInstance, is_held_for};
 use crate::record::{Instance, Life, Session};
 
@@ -27,8 +27,8 @@ impl Hands {
             | Operation::DeleteInstance { pod, confirm: Confirm::NotHeldBy(lease), .. } => {
                 return self.is_not_held(pod, lease).await;
             }
-            Operation::FinishSession { lease, holder: Some(holder), stuck: false, .. } => {
-                return self.is_given_back(lease, holder).await;
+            Operation::FinishSession { lease, holder: Some(holder), given, .. } if *given != Given::Lost => {
+                return self.is_given_back(lease, holder, *given).await;
             }
             Operation::SetParallelism { from, to, marked, job, .. } if to < from => {
                 return self.are_all_marked(key, job, marked).await;
@@ -58,8 +58,10 @@ impl Hands {
         Ok(instance.is_none_or(|instance| !is_held_for(&instance, &lease.uid)))
     }
 
-    /// Whether no session holds the instance, though it says so.
+    /// Whether no session holds the instance, though it says so. The Pod is read first: a bond that is being made
+    /// has its Lease before its Pod.
     async fn is_not_held(&self, pod: &PodRef, lease: &str) -> Result<bool, kube::Error> {
+        let Some(instance) = self.fresh_pod(&pod.namespace, &pod.id).await? else { return Ok(false) };
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &pod.namespace);
         let Some(lease) = api.get_opt(lease).await? else { return Ok(true) };
         let session = Session::read(&lease);
@@ -67,19 +69,24 @@ impl Hands {
             self.take(self.leases(), lease);
         }
         let Some(session) = session else { return Ok(false) };
-        let instance = self.fresh_pod(&pod.namespace, &pod.id).await?;
         // One that ends gives its instance back itself.
-        let held = |instance: Instance| {
-            instance.is_bound_to(&session) || session.ending && is_held_for(&instance, &session.uid)
-        };
-        Ok(instance.is_some_and(|instance| !held(instance)))
+        let ends = session.ending && is_held_for(&instance, &session.uid);
+        Ok(!instance.is_bound_to(&session) && !ends)
     }
 
     /// Whether the instance of a session that ends is no longer the session's.
-    async fn is_given_back(&self, lease: &LeaseRef, holder: &InstanceId) -> Result<bool, kube::Error> {
-        let instance = self.fresh_pod(&lease.namespace, holder).await?;
-        let its = |instance: &Instance| is_held_for(instance, &lease.uid) && instance.life != Life::Dead;
-        Ok(!instance.is_some_and(|instance| its(&instance)))
+    async fn is_given_back(
+        &self,
+        lease: &LeaseRef,
+        holder: &InstanceId,
+        given: Given,
+    ) -> Result<bool, kube::Error> {
+        let Some(instance) = self.fresh_pod(&lease.namespace, holder).await? else { return Ok(true) };
+        Ok(match instance.life {
+            Life::Dead => true,
+            Life::Terminating if given == Given::Back => true,
+            _ => !is_held_for(&instance, &lease.uid),
+        })
     }
 
     async fn are_all_marked(&self, key: &TaskKey, job: &str, marked: &[PodRef]) -> Result<bool, kube::Error> {

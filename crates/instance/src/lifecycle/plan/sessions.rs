@@ -5,7 +5,7 @@ use std::sync::Arc;
 use agentcube_api::agentcube::task::ReusePolicy;
 
 use super::{Planner, Step, after};
-use crate::lifecycle::operation::{Condition, Confirm, Operation, Reason};
+use crate::lifecycle::operation::{Condition, Confirm, Given, Operation, Reason};
 use crate::lifecycle::routers::Seen;
 use crate::lifecycle::view::{SeenInstance, SeenLease, is_held_for};
 use crate::record::{Hold, Life, Session};
@@ -133,15 +133,20 @@ impl<'a> Planner<'a> {
             }
             _ => view.instances.values().filter(is_its).collect(),
         };
-        let stuck = its.iter().any(|instance| self.is_stuck(instance));
-        let reason = if stuck { Reason::InstanceStuck } else { self.reason_of(lease, &its) };
+        let lost = lease.interrupted && its.iter().any(|instance| self.is_stuck(instance));
+        let reason = self.reason_of(lease, &its);
         let mut given_back = true;
         for instance in its {
             given_back &= self.give_back(instance, lease);
         }
         if given_back {
+            let given = match lease.interrupted {
+                false => Given::Back,
+                true if lost => Given::Lost,
+                true => Given::Gone,
+            };
             let (lease, holder) = (lease.reference.clone(), lease.holder.clone());
-            self.push(Operation::FinishSession { lease, holder, stuck, reason });
+            self.push(Operation::FinishSession { lease, holder, given, reason });
         }
     }
 
@@ -152,6 +157,7 @@ impl<'a> Planner<'a> {
             Some(reason) => reason,
             None if self.wanted().is_none() => Reason::TaskDeleted,
             None if lease.session.is_none() => Reason::SessionSpoilt,
+            None if its.iter().any(|instance| self.is_stuck(instance)) => Reason::InstanceStuck,
             None if its.iter().any(|instance| self.is_expired(instance)) => Reason::SessionExpired,
             None => Reason::SessionDeleted,
         }
@@ -162,7 +168,7 @@ impl<'a> Planner<'a> {
         let pod = instance.reference();
         match (&instance.record.hold, instance.record.life) {
             (_, Life::Dead) => return true,
-            (_, Life::Terminating) => return self.is_stuck(instance),
+            (_, Life::Terminating) => return !lease.interrupted || self.is_stuck(instance),
             (Hold::Held { reservation, .. }, _) if !lease.interrupted && self.is_of_use(instance) => {
                 let reservation = reservation.clone();
                 self.push(Operation::FreeInstance { pod, reservation });
