@@ -3,3 +3,8 @@
 /// A request's hold on its instance, given back when dropped.
 #[derive(Debug)]
 pub struct InUse {}
+
+impl InUse {
+    /// Bytes flow.
+    pub fn active(&self) {}
+}
