@@ -97,6 +97,8 @@ pub struct Session {
     pub releasing: bool,
     /// It ends: the Lease is being deleted and waits for its instance to be given back.
     pub ending: bool,
+    /// A router had requests in flight when it saw the deletion.
+    pub interrupted: bool,
 }
 
 impl Session {
@@ -136,6 +138,7 @@ impl Session {
             renewed: spec.renew_time.as_ref().map_or(created, |time| time.0),
             releasing: annotation(meta, labels::RELEASING).is_some(),
             ending: meta.deletion_timestamp.is_some(),
+            interrupted: annotation(meta, labels::INTERRUPTED).is_some(),
         })
     }
 }
