@@ -50,7 +50,7 @@ pub enum Error {
     Archive(#[from] archive::Error),
     #[error("cannot copy the code: {0}")]
     Copy(#[from] copy::Error),
-    #[error("the code has no file {file:?}; it has {found}")]
+    #[error("the code has no file {file}; it has {found}")]
     Required { file: Relative, found: String },
     #[error("{what}: {cause}")]
     Io { what: &'static str, cause: io::Error },
