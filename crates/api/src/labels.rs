@@ -47,7 +47,7 @@ pub const SLOT: &str = "agentcube.io/slot";
 /// Label of the Pod that fetches and checks a code bundle before the first instance: the revision it does that for. Such
 /// a Pod has no [`TASK_UID`], so that nobody takes it for an instance.
 pub const PREPARES: &str = "agentcube.io/prepares";
-/// Annotation of a revision's PodTemplate: what had to be prepared for it has been, at this time.
+/// Annotation of a revision's PodTemplate: the [`TEMPLATE_HASH`] for which what had to be prepared has been.
 pub const PREPARED: &str = "agentcube.io/prepared";
 
 /// Annotation of a Sandbox: its allocation, until the controller has moved it into status.

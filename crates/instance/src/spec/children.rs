@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use agentcube_api::{Task, labels};
-use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod, PodSpec, PodTemplate, PodTemplateSpec,
@@ -158,14 +157,16 @@ pub(super) fn preparation(task: &TaskId, spec: &SpecId, rendered: &Rendered) -> 
     Some(Pod { metadata, spec: Some(spec), status: None })
 }
 
-/// Whether what had to be prepared for a revision has been.
+/// Whether what had to be prepared for a revision, as it is now, has been.
 pub(super) fn is_prepared(revision: &PodTemplate) -> bool {
-    revision.annotations().contains_key(labels::PREPARED)
+    let annotations = revision.annotations();
+    let prepared = annotations.get(labels::PREPARED);
+    prepared.is_some() && prepared == annotations.get(labels::TEMPLATE_HASH)
 }
 
-/// What to add to a revision that is prepared.
-pub(super) fn prepared(at: Timestamp) -> serde_json::Value {
-    serde_json::json!({ "metadata": { "annotations": { labels::PREPARED: at.to_string() } } })
+/// What to add to a revision of this hash that is prepared.
+pub(super) fn prepared(hash: &str) -> serde_json::Value {
+    serde_json::json!({ "metadata": { "annotations": { labels::PREPARED: hash } } })
 }
 
 /// How many instances a Job begins with.

@@ -2,13 +2,17 @@
 //! be, and says how a revision stands. Rendering is pure; only `providers` talks to the API server. Starts no instance
 //! itself: that is for routers and the lifecycle manager.
 
+mod children;
 mod code;
 mod config;
+mod health;
 mod pod;
+mod providers;
 mod references;
 mod render;
 mod sandbox;
 
 pub use config::{BundleCache, Config, Guard, Installer, Isolation, Program, Runtime};
+pub use providers::Providers;
 pub use references::{Reference, Referent, references};
 pub use render::{Child, Rendered, render, token_secret};
