@@ -2,6 +2,9 @@
 //! `reconcile`, Events. It decides nothing and knows none of our own kinds.
 
 pub mod cache;
+pub mod children;
 pub mod controller;
 pub mod events;
+pub mod leader;
 pub mod queue;
+pub mod watch;
