@@ -1,18 +1,13 @@
 //! What the controllers keep in memory. Of kinds that are not ours only the objects that we made, by their label:
 //! others may write into theirs what our types do not know.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use agentcube_api::agentcube::task::InstanceStatistics;
 use agentcube_api::{SandboxPool, Task, TaskGateway, labels};
-use agentcube_instance::record::{Hold, Instance, Life};
 use agentcube_operator::cache::{Cache, Object};
 use gateway_api::gateways::Gateway;
 use gateway_api::httproutes::HttpRoute;
 use gateway_api::referencegrants::ReferenceGrant;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, PodTemplate, Service};
+use k8s_openapi::api::core::v1::{PodTemplate, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Client;
@@ -22,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::{MANAGED_BY, MANAGED_BY_US};
+use crate::counts::Counts;
 use crate::envoy::{
     BackendTrafficPolicy, ClientTrafficPolicy, EnvoyExtensionPolicy, EnvoyPatchPolicy, SecurityPolicy,
 };
@@ -58,7 +54,7 @@ pub(crate) struct EnvoyCaches {
 }
 
 impl Caches {
-    pub(crate) fn new(client: &Client, options: &Options) -> Caches {
+    pub(crate) fn new(client: &Client, options: &Options, counts: Counts) -> Caches {
         let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGED_BY_US}"));
         let of_tasks = watcher::Config::default().labels(labels::TASK_UID);
         let every = watcher::Config::default();
@@ -78,19 +74,20 @@ impl Caches {
             routes: Cache::new(client.clone(), ours),
             revisions: Cache::new(client.clone(), watcher::Config::default().labels(labels::FORM)),
             jobs: Cache::new(client.clone(), of_tasks.clone()),
-            network_policies: Cache::new(client.clone(), of_tasks.clone()),
+            network_policies: Cache::new(client.clone(), of_tasks),
             runtime_classes: Cache::new(client.clone(), every.clone()),
             pools: Cache::new(client.clone(), every),
-            counts: Counts { pods: Cache::new(client.clone(), of_tasks) },
+            counts,
             envoy,
         }
     }
 
     /// Keeps all of them current until the shutdown.
-    pub(crate) fn spawn(&self, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) {
+    pub(crate) fn spawn(&self, client: &Client, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) {
         fn run<K: Object>(cache: &Cache<K>, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) {
             tasks.spawn(cache.clone().run(shutdown.clone()));
         }
+        tasks.spawn(self.counts.clone().run(client.clone(), shutdown.clone()));
         run(&self.tasks, tasks, shutdown);
         run(&self.gateways, tasks, shutdown);
         run(&self.api_gateways, tasks, shutdown);
@@ -100,7 +97,6 @@ impl Caches {
         run(&self.network_policies, tasks, shutdown);
         run(&self.runtime_classes, tasks, shutdown);
         run(&self.pools, tasks, shutdown);
-        run(&self.counts.pods, tasks, shutdown);
         if let Some(envoy) = &self.envoy {
             run(&envoy.security, tasks, shutdown);
             run(&envoy.traffic, tasks, shutdown);
@@ -110,19 +106,5 @@ impl Caches {
             run(&envoy.services, tasks, shutdown);
             run(&envoy.grants, tasks, shutdown);
         }
-    }
-}
-
-/// Counts of instances by Task.
-#[derive(Clone, Debug)]
-pub(crate) struct Counts {
-    pub(crate) pods: Cache<Pod>,
-}
-
-impl Counts {
-    /// The counts of the Task with this UID. Pods of a Job are owned by the Job, so the label counts.
-    pub(crate) fn of(&self, _task_uid: &str) -> InstanceStatistics {
-        let _ = HashMap::<Arc<str>, (Instance, Hold, Life)>::new();
-        InstanceStatistics::default()
     }
 }

@@ -1,14 +1,13 @@
-//! Keeps an object that we make as we want it: makes it when it is missing, puts it right when somebody has changed it.
-//! It never takes over an object that is not ours, and leaves foreign labels and annotations alone.
-
-use std::fmt::Debug;
+//! Keeps an object that we make as we want it, on top of [`children`]: nothing that others write into its spec stays,
+//! since a policy that somebody has added to may let through what it is to keep out. What is not ours is left alone.
 
 use agentcube_operator::cache::{Cache, Object};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, ValidationDirective};
+use agentcube_operator::children;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The name under which we own fields.
 pub(crate) const MANAGER: &str = "agentcube-task";
@@ -16,9 +15,6 @@ pub(crate) const MANAGER: &str = "agentcube-task";
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Its value.
 pub(crate) const MANAGED_BY_US: &str = "agentcube";
-
-/// Annotation: hash of what was applied last.
-const APPLIED: &str = "agentcube.io/applied";
 
 /// An object of a namespace that we make.
 pub(crate) trait Child: Object + Serialize + Resource<Scope = NamespaceResourceScope> {}
@@ -43,25 +39,20 @@ pub(crate) enum Ensured {
 /// Why an object could not be brought about.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
-    /// There is one of the same name that is not ours. Waits for a change.
-    #[error("{kind} {name} exists and was made by somebody else: delete or rename it")]
-    Foreign { kind: String, name: String },
-    /// The server refuses what we write. Trying again helps only if the server changes.
-    #[error("the server refuses {kind} {name}: {message}")]
-    Refused { kind: String, name: String, message: String },
+    /// Waits for a change: of what is wanted, or of an object that is in the way.
+    #[error("{0}")]
+    Refused(String),
     /// To be tried again.
-    #[error("{kind} {name}: {message}")]
-    Transient { kind: String, name: String, message: String },
+    #[error("{0}")]
+    Transient(String),
 }
 
-impl Error {
-    fn of<K: Child>(name: &str, error: &kube::Error) -> Error {
-        let (kind, name) = (K::kind(&()).into_owned(), name.to_owned());
-        match error {
-            kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 422) => {
-                Error::Refused { kind, name, message: status.message.clone() }
-            }
-            error => Error::Transient { kind, name, message: error.to_string() },
+impl From<children::Error> for Error {
+    fn from(error: children::Error) -> Error {
+        if error.is_refusal() {
+            Error::Refused(error.to_string())
+        } else {
+            Error::Transient(error.to_string())
         }
     }
 }
@@ -82,79 +73,58 @@ pub(crate) async fn ensure<K: Child>(
     desired: &K,
     look: Look,
 ) -> Result<Ensured, Error> {
-    let desired = &sealed(desired)?;
     let (namespace, name) = (desired.namespace().unwrap_or_default(), desired.name_any());
     let api: Api<K> = Api::namespaced(client.clone(), &namespace);
-    let held = cache.get(&namespace, &name);
+    let held = cache.get(&namespace, &name).filter(|_| !look.closely);
     let current = match held {
-        Some(current) if !look.closely => Some((*current).clone()),
+        Some(held) => Some((*held).clone()),
         // It may be there without our label, and then it is not in the cache.
-        _ => api.get_opt(&name).await.map_err(|error| Error::of::<K>(&name, &error))?,
+        None => api.get_opt(&name).await.map_err(|error| failed::<K>(&name, &error))?,
     };
-    let Some(current) = current else {
-        write(&api, cache, desired).await?;
-        return Ok(if look.known { Ensured::Recreated } else { Ensured::Written });
+    if let Some(current) = current.as_ref().filter(|current| is_changed_by_others(*current, desired)) {
+        cache.put(replace(&api, desired, current).await?);
+        return Ok(Ensured::Restored);
+    }
+    let ensured = children::ensure(&api, MANAGER, desired, current.as_ref()).await?;
+    let written = ensured.written().cloned().or(current);
+    let outcome = match ensured {
+        children::Ensured::Same => Ensured::Unchanged,
+        children::Ensured::Created(_) if look.known => Ensured::Recreated,
+        children::Ensured::Created(_) | children::Ensured::Updated(_) => Ensured::Written,
+        children::Ensured::Repaired { .. } => Ensured::Restored,
+        children::Ensured::Ending => Ensured::Going,
     };
-    let is_ours = match controller_of(desired) {
-        Some(controller) => controller_of(&current) == Some(controller),
-        None => current.labels().get(MANAGED_BY).is_some_and(|by| by == MANAGED_BY_US),
-    };
-    if !is_ours {
-        return Err(Error::Foreign { kind: K::kind(&()).into_owned(), name });
-    }
-    if current.meta().deletion_timestamp.is_some() {
-        return Ok(Ensured::Going);
-    }
-    let foreign = has_foreign_fields(&current);
-    if !foreign && holds(desired, &current) {
-        cache.put(current);
-        return Ok(Ensured::Unchanged);
-    }
-    if foreign {
-        reset(&api, desired, &current).await?;
-    }
-    write(&api, cache, desired).await?;
-    let settled = current.annotations().get(APPLIED) == desired.annotations().get(APPLIED);
-    Ok(if settled { Ensured::Restored } else { Ensured::Written })
+    written.into_iter().for_each(|written| cache.put(written));
+    Ok(outcome)
 }
 
-/// The object with a hash of itself: as long as that is the same, a difference is somebody else's doing.
-fn sealed<K: Child>(desired: &K) -> Result<K, Error> {
-    let text = serde_json::to_vec(desired).map_err(|error| not_json::<K>(&desired.name_any(), &error))?;
-    let digest = ring::digest::digest(&ring::digest::SHA256, &text);
-    let hash = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut desired = desired.clone();
-    desired.annotations_mut().insert(APPLIED.into(), hash);
-    Ok(desired)
+/// Whether it is ours and somebody else has written into the spec: the server knows who wrote what.
+fn is_changed_by_others<K: Child>(current: &K, desired: &K) -> bool {
+    let changed = current.meta().managed_fields.iter().flatten().any(|entry| {
+        let spec = entry.fields_v1.as_ref().is_some_and(|fields| fields.0.get("f:spec").is_some());
+        let whole = entry.subresource.as_deref().unwrap_or_default().is_empty();
+        spec && whole && entry.manager.as_deref() != Some(MANAGER)
+    });
+    let ours = controller_of(current).is_some() && controller_of(current) == controller_of(desired);
+    changed && ours && current.meta().deletion_timestamp.is_none()
 }
 
-fn not_json<K: Child>(name: &str, error: &serde_json::Error) -> Error {
-    Error::Refused { kind: K::kind(&()).into_owned(), name: name.into(), message: error.to_string() }
-}
-
-async fn write<K: Child>(api: &Api<K>, cache: &Cache<K>, desired: &K) -> Result<(), Error> {
+/// Takes the spec out of the hands of others: replaces it as a whole, and forgets who wrote what. An apply alone would
+/// leave in place what they have added.
+async fn replace<K: Child>(api: &Api<K>, desired: &K, current: &K) -> Result<K, Error> {
     let name = desired.name_any();
-    let mut patch = serde_json::to_value(desired).map_err(|error| not_json::<K>(&name, &error))?;
-    patch["apiVersion"] = json!(K::api_version(&()));
-    patch["kind"] = json!(K::kind(&()));
-    let parameters = PatchParams::apply(MANAGER).force().validation(ValidationDirective::Strict);
-    let written = api.patch(&name, &parameters, &Patch::Apply(patch)).await;
-    cache.put(written.map_err(|error| Error::of::<K>(&name, &error))?);
-    Ok(())
-}
-
-/// Takes the spec out of the hands of others. What they added, an apply of ours would leave in place.
-async fn reset<K: Child>(api: &Api<K>, desired: &K, current: &K) -> Result<(), Error> {
-    let name = desired.name_any();
-    let refused = |error: serde_json::Error| not_json::<K>(&name, &error);
+    let refused = |error: serde_json::Error| Error::Refused(format!("{} {name}: {error}", K::kind(&())));
+    let mut wanted = serde_json::to_value(desired).map_err(refused)?;
     let mut object = serde_json::to_value(current).map_err(refused)?;
-    object["spec"] = serde_json::to_value(desired).map_err(refused)?["spec"].take();
-    // An empty entry removes what is known of who wrote what.
+    object["spec"] = wanted["spec"].clone();
     object["metadata"]["managedFields"] = json!([{}]);
     let object: K = serde_json::from_value(object).map_err(refused)?;
     let parameters = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
-    let done = api.replace(&name, &parameters, &object).await;
-    done.map(drop).map_err(|error| Error::of::<K>(&name, &error))
+    api.replace(&name, &parameters, &object).await.map_err(|error| failed::<K>(&name, &error))?;
+    children::stamp(&mut wanted);
+    let parameters = PatchParams::apply(MANAGER).force();
+    let written = api.patch(&name, &parameters, &Patch::Apply(wanted)).await;
+    written.map_err(|error| failed::<K>(&name, &error))
 }
 
 /// Removes an object of ours that is no longer wanted, if it is still the one that was seen.
@@ -168,63 +138,16 @@ pub(crate) async fn remove<K: Child>(client: &Client, cache: &Cache<K>, object: 
     match api.delete(&name, &parameters).await {
         Ok(answer) => cache.deleted(object, answer.left()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => cache.gone(object),
-        Err(error) => return Err(Error::of::<K>(&name, &error)),
+        Err(error) => return Err(failed::<K>(&name, &error)),
     }
     Ok(())
+}
+
+fn failed<K: Child>(name: &str, error: &kube::Error) -> Error {
+    Error::Transient(format!("{} {name}: {error}", K::kind(&())))
 }
 
 fn controller_of<K: Resource>(object: &K) -> Option<&str> {
     let owners = object.meta().owner_references.as_deref().unwrap_or_default();
     owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
-}
-
-/// Whether somebody else has written into the spec.
-fn has_foreign_fields<K: Resource>(object: &K) -> bool {
-    object.meta().managed_fields.iter().flatten().any(|entry| {
-        let spec = entry.fields_v1.as_ref().is_some_and(|fields| fields.0.get("f:spec").is_some());
-        spec && entry.subresource.as_deref().unwrap_or_default().is_empty()
-            && entry.manager.as_deref() != Some(MANAGER)
-    })
-}
-
-/// Whether everything that is wanted holds. The server may have filled in more.
-fn holds<K: Child>(desired: &K, current: &K) -> bool {
-    let (Ok(desired), Ok(current)) = (serde_json::to_value(desired), serde_json::to_value(current)) else {
-        return false;
-    };
-    let of_metadata = ["labels", "annotations", "ownerReferences"];
-    of_metadata.iter().all(|part| contains(&current["metadata"][part], &desired["metadata"][part]))
-        && contains(&current["spec"], &desired["spec"])
-}
-
-fn contains(current: &Value, desired: &Value) -> bool {
-    match (current, desired) {
-        (_, Value::Null) => true,
-        (Value::Object(current), Value::Object(desired)) => desired
-            .iter()
-            .all(|(name, value)| value.is_null() || current.get(name).is_some_and(|now| contains(now, value))),
-        (Value::Array(current), Value::Array(desired)) => {
-            current.len() == desired.len() && current.iter().zip(desired).all(|(now, value)| contains(now, value))
-        }
-        (current, desired) => current == desired,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_server_fills_in_is_no_difference() {
-        for (current, desired, expected) in [
-            (json!({"a": 1, "b": 2}), json!({"a": 1}), true),
-            (json!({"a": 2}), json!({"a": 1}), false),
-            (json!({}), json!({"a": 1}), false),
-            (json!({"a": [{"b": 1, "c": 2}]}), json!({"a": [{"b": 1}]}), true),
-            (json!({"a": [{"b": 1}, {"b": 2}]}), json!({"a": [{"b": 1}]}), false),
-            (json!({"a": null}), json!({"a": null}), true),
-        ] {
-            assert_eq!(contains(&current, &desired), expected, "{current} {desired}");
-        }
-    }
 }

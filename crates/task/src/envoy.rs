@@ -69,7 +69,9 @@ pub(crate) fn verdict(found: &[Condition], wanted: &[&str], generation: i64) -> 
     let mut sum = Verdict::Taken;
     for type_ in wanted {
         match conditions::find(found, type_) {
-            Some(one) if one.observed_generation.is_some_and(|seen| seen < generation) => sum = Verdict::Unknown,
+            Some(one) if one.observed_generation.is_some_and(|seen| seen < generation) => {
+                sum = Verdict::Unknown
+            }
             Some(one) if one.status == conditions::TRUE => {}
             Some(one) if one.status == conditions::FALSE => {
                 return Verdict::Refused(format!("{} ({})", one.message.trim_end_matches('.'), one.reason));

@@ -13,7 +13,7 @@ use agentcube_instance::TaskId;
 use kube::ResourceExt;
 
 pub(crate) use apply::Reconciler;
-pub(crate) use references::{Reference, references};
+pub(crate) use references::Reference;
 
 /// What tells the Task apart.
 pub(crate) fn identity(task: &Task) -> TaskId {

@@ -93,5 +93,8 @@ pub(crate) fn identity_headers(gateway: &TaskGateway) -> Vec<String> {
     let providers = authentication.jwt.iter().flat_map(|jwt| &jwt.providers);
     let claims = providers.flat_map(|provider| &provider.claim_to_headers).map(|claim| &claim.header);
     let http = authentication.ext_auth.iter().filter_map(|auth| auth.http.as_ref());
-    claims.chain(http.flat_map(|http| &http.headers_to_backend)).map(|name| name.to_ascii_lowercase()).collect()
+    claims
+        .chain(http.flat_map(|http| &http.headers_to_backend))
+        .map(|name| name.to_ascii_lowercase())
+        .collect()
 }

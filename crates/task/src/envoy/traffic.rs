@@ -136,7 +136,8 @@ fn connection_limits(http: &mut Value, limits: Option<&HttpTimeout>) {
 fn circuit_breaker(task: &Task) -> Value {
     let most = u32::MAX;
     let limits = task.spec.request_handling.circuit_breaker.clone().unwrap_or_default();
-    let mut breaker = json!({ "maxConnections": most, "maxPendingRequests": most, "maxParallelRequests": most });
+    let mut breaker =
+        json!({ "maxConnections": most, "maxPendingRequests": most, "maxParallelRequests": most });
     set(&mut breaker, "maxPendingRequests", limits.max_pending_requests);
     set(&mut breaker, "maxParallelRetries", limits.max_parallel_retries);
     set(&mut breaker, "maxRequestsPerConnection", limits.max_requests_per_connection);

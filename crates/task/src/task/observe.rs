@@ -61,7 +61,8 @@ impl Observed {
         let namespace = task.namespace().unwrap_or_default();
         let uid = task.uid().unwrap_or_default();
         let named = task.spec.routing.gateway_refs.iter();
-        let gateways = named.map(|name| Named { name: name.clone(), gateway: caches.gateways.get(&namespace, name) });
+        let gateways =
+            named.map(|name| Named { name: name.clone(), gateway: caches.gateways.get(&namespace, name) });
         let revisions: BTreeSet<SpecId> =
             caches.revisions.owned_by(&uid).iter().map(|object| SpecId(object.name_any().into())).collect();
         let status = task.status.clone().unwrap_or_default();
@@ -96,7 +97,8 @@ impl Answers {
         let namespace = task.namespace().unwrap_or_default();
         let route = caches.routes.get(&namespace, &task.name_any());
         let policies = caches.envoy.as_ref().map(|envoy| envoy.extension.list(Some(&namespace)));
-        let selects = |policy: &&Arc<EnvoyExtensionPolicy>| Some(label_value(&policy.name_any())).as_deref() == label;
+        let selects =
+            |policy: &&Arc<EnvoyExtensionPolicy>| Some(label_value(&policy.name_any())).as_deref() == label;
         let policy = policies.unwrap_or_default().iter().find(selects).cloned();
         Answers { route, policy }
     }

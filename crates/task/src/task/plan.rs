@@ -87,8 +87,10 @@ pub(crate) fn plan(observed: &Observed, options: &Options) -> Plan {
     let policy = envoy.as_ref().and_then(|(envoy, _)| policy(task, envoy.picking));
     let service =
         envoy.as_ref().filter(|(envoy, _)| envoy.picking == Picking::Header).map(|_| route::service(task));
-    let other_policy = |have: &&Arc<BackendTrafficPolicy>| policy.as_ref().is_none_or(|p| p.name_any() != have.name_any());
-    let other_service = |have: &&Arc<Service>| service.as_ref().is_none_or(|s| s.name_any() != have.name_any());
+    let other_policy =
+        |have: &&Arc<BackendTrafficPolicy>| policy.as_ref().is_none_or(|p| p.name_any() != have.name_any());
+    let other_service =
+        |have: &&Arc<Service>| service.as_ref().is_none_or(|s| s.name_any() != have.name_any());
     Plan::Serve(Box::new(Serve {
         hold: !held,
         draining,
@@ -122,11 +124,7 @@ fn revision(task: &Task, status: &TaskStatus, hash: String) -> Revision {
 
 /// Which revisions drain, and which of these are over. One is over when no instance of it is left: a session on it
 /// would hold one. Only a revision that was reported to drain is ever released, so that no router takes it for current.
-fn draining(
-    observed: &Observed,
-    status: &TaskStatus,
-    next: Option<&Revision>,
-) -> (Vec<SpecId>, Vec<SpecId>) {
+fn draining(observed: &Observed, status: &TaskStatus, next: Option<&Revision>) -> (Vec<SpecId>, Vec<SpecId>) {
     let told: BTreeSet<SpecId> =
         status.draining_spec_ids.iter().map(|name| SpecId(name.as_str().into())).collect();
     let current = status.spec_id.as_ref().map(|name| SpecId(name.as_str().into()));

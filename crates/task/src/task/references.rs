@@ -8,11 +8,23 @@ use kube::ResourceExt;
 /// An object that a Task names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Reference {
-    ConfigMap { namespace: String, name: String },
-    Secret { namespace: String, name: String },
-    Claim { namespace: String, name: String },
+    ConfigMap {
+        namespace: String,
+        name: String,
+    },
+    Secret {
+        namespace: String,
+        name: String,
+    },
+    Claim {
+        namespace: String,
+        name: String,
+    },
     /// Of the Task's own namespace.
-    Pool { namespace: String, name: String },
+    Pool {
+        namespace: String,
+        name: String,
+    },
     /// Which one, the operator's configuration says: any may be it.
     RuntimeClass,
 }
@@ -34,10 +46,16 @@ pub(crate) fn references(task: &Task) -> Vec<Reference> {
         let namespace = || namespace.clone();
         pool = bundle.pool_ref.clone();
         found.extend(
-            bundle.config_map.iter().map(|map| Reference::ConfigMap { namespace: namespace(), name: map.name.clone() }),
+            bundle
+                .config_map
+                .iter()
+                .map(|map| Reference::ConfigMap { namespace: namespace(), name: map.name.clone() }),
         );
         found.extend(
-            bundle.pvc.iter().map(|pvc| Reference::Claim { namespace: namespace(), name: pvc.claim_name.clone() }),
+            bundle
+                .pvc
+                .iter()
+                .map(|pvc| Reference::Claim { namespace: namespace(), name: pvc.claim_name.clone() }),
         );
     }
     found.extend(pool.map(|name| Reference::Pool { namespace: namespace.clone(), name }));
@@ -65,10 +83,12 @@ fn of_pod(pod: &PodSpec, namespace: &str, found: &mut Vec<Reference>) {
     for volume in pod.volumes.iter().flatten() {
         found.extend(volume.config_map.iter().map(|source| config_map(&source.name)));
         found.extend(volume.secret.iter().filter_map(|source| source.secret_name.as_deref().map(secret)));
-        found.extend(volume.persistent_volume_claim.iter().map(|source| Reference::Claim {
-            namespace: namespace.into(),
-            name: source.claim_name.clone(),
-        }));
+        found.extend(
+            volume.persistent_volume_claim.iter().map(|source| Reference::Claim {
+                namespace: namespace.into(),
+                name: source.claim_name.clone(),
+            }),
+        );
     }
     for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
         for source in container.env_from.iter().flatten() {

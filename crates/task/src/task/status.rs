@@ -1,20 +1,18 @@
 //! What is reported of a Task. Pure. Every way through it says which generation it is about, the failing ones too.
 
-use std::fmt::Write as _;
-
 use agentcube_api::agentcube::TaskStatus;
 use agentcube_api::agentcube::gateway::{ListenerProtocol, ListenerSpec, RouteParentStatus};
 use agentcube_api::agentcube::task::{RouteStatusSummary, TaskPhase};
 use agentcube_api::conditions::task::{
-    EXT_PROC_READY, REASON_AUTO_REPAIRED, REASON_CREATION_FAILED, REASON_EXT_PROC_CONFIGURED,
-    REASON_GATEWAY_MISSING, REASON_INITIALIZE_FAILED, REASON_INSTANCES_FAILING, REASON_NOT_ACCEPTED,
-    REASON_NOT_READY, REASON_PREPARING, REASON_READY, REASON_ROUTE_CREATED, REASON_SPEC_INITIALIZED,
-    REASON_SPEC_INVALID, REASON_UNSUPPORTED, ROUTE_READY, SPEC_READY,
+    EXT_PROC_READY, REASON_CREATION_FAILED, REASON_EXT_PROC_CONFIGURED, REASON_GATEWAY_MISSING,
+    REASON_INITIALIZE_FAILED, REASON_INSTANCES_FAILING, REASON_NOT_ACCEPTED, REASON_NOT_READY,
+    REASON_PREPARING, REASON_READY, REASON_ROUTE_CREATED, REASON_SPEC_INITIALIZED, REASON_SPEC_INVALID,
+    REASON_UNSUPPORTED, ROUTE_READY, SPEC_READY,
 };
-use agentcube_api::conditions::{self, FALSE, READY, TRUE, Update};
+use agentcube_api::conditions::{self, READY};
 use agentcube_instance::provider::{Repair, Repaired, SpecError, SpecStatus};
 use gateway_api::httproutes::HttpRoute;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::observe::{Answers, Observed};
@@ -23,6 +21,7 @@ use super::route;
 use crate::child::{self, Ensured};
 use crate::envoy::{PolicyStatus, Verdict, extension, traffic, verdict};
 use crate::options::Options;
+use crate::said::{Said, no, not_yet, yes};
 
 /// More than this a gateway is not quoted with.
 const MOST_PARENTS: usize = 32;
@@ -41,22 +40,6 @@ pub(crate) struct Outcome {
 pub(crate) struct Prepared {
     pub(crate) repairs: Vec<Repair>,
     pub(crate) standing: SpecStatus,
-}
-
-/// What one condition says: status, reason, message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Said {
-    holds: bool,
-    reason: &'static str,
-    message: String,
-}
-
-fn yes(reason: &'static str, message: impl Into<String>) -> Said {
-    Said { holds: true, reason, message: message.into() }
-}
-
-fn no(reason: &'static str, message: impl Into<String>) -> Said {
-    Said { holds: false, reason, message: message.into() }
 }
 
 /// The status.
@@ -84,7 +67,7 @@ pub(crate) fn status(
         (_, false) => TaskPhase::Deploying,
     });
     for (type_, said) in said.into_iter().chain([(READY, ready)]) {
-        set(&mut status.conditions, type_, said, generation, now);
+        said.set(&mut status.conditions, type_, generation, now);
     }
     if let (Ok(revision), Ok(_)) = (&serve.revision, &outcome.spec) {
         status.spec_id = Some(revision.spec.to_string());
@@ -104,32 +87,9 @@ pub(crate) fn status(
 /// What is left to be said of a Task that is being deleted and cannot go yet.
 pub(crate) fn ending(mut status: TaskStatus, generation: i64, why: &str, now: &Time) -> TaskStatus {
     let said = no(REASON_NOT_READY, format!("is being deleted: {why}"));
-    set(&mut status.conditions, READY, said, generation, now);
+    said.set(&mut status.conditions, READY, generation, now);
     status.observed_generation = Some(generation);
     status
-}
-
-/// Sets a condition. That something was repaired stays to be seen until the spec changes or the condition fails.
-fn set(conditions: &mut Vec<Condition>, type_: &'static str, said: Said, generation: i64, now: &Time) {
-    let before = conditions::find(conditions, type_);
-    let stays = before.is_some_and(|before| {
-        before.reason == REASON_AUTO_REPAIRED
-            && before.status == TRUE
-            && before.observed_generation == Some(generation)
-            && said.holds
-            && said.reason != REASON_AUTO_REPAIRED
-    });
-    if stays {
-        return;
-    }
-    let update = Update {
-        type_,
-        status: if said.holds { TRUE } else { FALSE },
-        reason: said.reason,
-        message: said.message,
-        observed_generation: Some(generation),
-    };
-    conditions::set(conditions, update, now);
 }
 
 fn ready(said: &[(&'static str, Said)]) -> Said {
@@ -141,7 +101,8 @@ fn ready(said: &[(&'static str, Said)]) -> Said {
     if failing.is_empty() {
         // Trouble that does not stop the Task is still worth a word.
         let trouble = said.iter().find(|(type_, _)| *type_ == SPEC_READY).map(|(_, said)| &said.message);
-        let trouble = trouble.filter(|message| message.contains(TROUBLE)).map(|message| format!(": {message}"));
+        let trouble =
+            trouble.filter(|message| message.contains(TROUBLE)).map(|message| format!(": {message}"));
         return yes(REASON_READY, format!("All components ready{}", trouble.unwrap_or_default()));
     }
     no(REASON_NOT_READY, failing.join("; "))
@@ -161,7 +122,10 @@ fn spec(serve: &Serve, outcome: &Outcome) -> Said {
     }
     match &standing.trouble {
         Some(trouble) if standing.available == 0 => {
-            return no(REASON_INSTANCES_FAILING, format!("no instance of {} comes up: {trouble}", revision.spec));
+            return no(
+                REASON_INSTANCES_FAILING,
+                format!("no instance of {} comes up: {trouble}", revision.spec),
+            );
         }
         Some(trouble) => {
             let message = format!("revision {} is ready, but {TROUBLE}: {trouble}", revision.spec);
@@ -169,35 +133,38 @@ fn spec(serve: &Serve, outcome: &Outcome) -> Said {
         }
         None => {}
     }
-    if prepared.repairs.is_empty() {
-        return yes(REASON_SPEC_INITIALIZED, format!("revision {} is ready", revision.spec));
-    }
-    let mut message = String::new();
-    for repair in &prepared.repairs {
-        let what = match repair.what {
-            Repaired::Recreated => "recreated after deletion",
-            Repaired::Restored => "restored after a change",
-        };
-        let separator = if message.is_empty() { "" } else { "; " };
-        let _ = write!(message, "{separator}{} {} was {what}", repair.kind, repair.name);
-    }
-    yes(REASON_AUTO_REPAIRED, message)
+    let repairs = prepared.repairs.iter().map(|repair| match repair.what {
+        Repaired::Recreated => format!("{} {} was recreated after deletion", repair.kind, repair.name),
+        Repaired::Restored => format!("{} {} was restored after a change", repair.kind, repair.name),
+    });
+    let repairs: Vec<String> = repairs.collect();
+    let repaired = Some(repairs.join("; ")).filter(|_| !repairs.is_empty());
+    yes(REASON_SPEC_INITIALIZED, format!("revision {} is ready", revision.spec)).after(repaired)
 }
 
 fn spec_error(error: &SpecError) -> Said {
     match error {
         SpecError::Invalid(message) => no(REASON_SPEC_INVALID, message.clone()),
         SpecError::Missing { reason, message } => no(reason, message.clone()),
-        SpecError::Transient(message) => no(REASON_INITIALIZE_FAILED, format!("will be tried again: {message}")),
+        SpecError::Transient(message) => {
+            no(REASON_INITIALIZE_FAILED, format!("will be tried again: {message}"))
+        }
     }
 }
 
-fn route(observed: &Observed, serve: &Serve, outcome: &Outcome, answers: &Answers, options: &Options) -> Said {
+fn route(
+    observed: &Observed,
+    serve: &Serve,
+    outcome: &Outcome,
+    answers: &Answers,
+    options: &Options,
+) -> Said {
     let task = &observed.task;
     if let Some(said) = gateways_missing(observed) {
         return said;
     }
-    let errors: Vec<&child::Error> = outcome.route.as_ref().err().into_iter().chain(&outcome.others).collect();
+    let errors: Vec<&child::Error> =
+        outcome.route.as_ref().err().into_iter().chain(&outcome.others).collect();
     if !errors.is_empty() {
         let errors: Vec<String> = errors.into_iter().map(ToString::to_string).collect();
         return no(REASON_CREATION_FAILED, errors.join("; "));
@@ -206,8 +173,17 @@ fn route(observed: &Observed, serve: &Serve, outcome: &Outcome, answers: &Answer
         return no(REASON_UNSUPPORTED, why.clone());
     }
     let name = task.name_any();
-    let Some(route) = answers.route.as_deref().filter(|route| route.metadata.deletion_timestamp.is_none()) else {
-        return no(REASON_CREATION_FAILED, format!("HTTPRoute {name} is being deleted; it will be made again"));
+    let Some(route) = answers.route.as_deref().filter(|route| route.metadata.deletion_timestamp.is_none())
+    else {
+        return no(
+            REASON_CREATION_FAILED,
+            format!("HTTPRoute {name} is being deleted; it will be made again"),
+        );
+    };
+    let repaired = match outcome.route {
+        Ok(Ensured::Recreated) => Some(format!("HTTPRoute {name} was recreated after deletion")),
+        Ok(Ensured::Restored) => Some(format!("HTTPRoute {name} was restored after a change")),
+        _ => None,
     };
     for gateway in &task.spec.routing.gateway_refs {
         match parent_verdict(route, gateway) {
@@ -217,27 +193,17 @@ fn route(observed: &Observed, serve: &Serve, outcome: &Outcome, answers: &Answer
             }
             Verdict::Unknown => {
                 let message = format!("Gateway {gateway} has not accepted HTTPRoute {name} yet");
-                return no(REASON_NOT_ACCEPTED, message);
+                return not_yet(REASON_NOT_ACCEPTED, message).after(repaired);
             }
         }
     }
-    match outcome.route {
-        Ok(Ensured::Recreated) => {
-            yes(REASON_AUTO_REPAIRED, format!("HTTPRoute {name} was recreated after deletion"))
-        }
-        Ok(Ensured::Restored) => {
-            yes(REASON_AUTO_REPAIRED, format!("HTTPRoute {name} was restored after a change"))
-        }
-        _ => {
-            let picking = serve.label.as_ref().and(options.envoy.as_ref()).map(|envoy| envoy.picking);
-            let left_out = picking.map(|picking| traffic::not_applied(task, picking)).unwrap_or_default();
-            let note = match left_out.as_slice() {
-                [] => String::new(),
-                names => format!("; Envoy does not apply requestHandling.{}", names.join(", ")),
-            };
-            yes(REASON_ROUTE_CREATED, format!("HTTPRoute {name} is accepted{note}"))
-        }
-    }
+    let picking = serve.label.as_ref().and(options.envoy.as_ref()).map(|envoy| envoy.picking);
+    let left_out = picking.map(|picking| traffic::not_applied(task, picking)).unwrap_or_default();
+    let note = match left_out.as_slice() {
+        [] => String::new(),
+        names => format!("; Envoy does not apply requestHandling.{}", names.join(", ")),
+    };
+    yes(REASON_ROUTE_CREATED, format!("HTTPRoute {name} is accepted{note}")).after(repaired)
 }
 
 fn gateways_missing(observed: &Observed) -> Option<Said> {
@@ -274,7 +240,8 @@ fn parent_verdict(route: &HttpRoute, gateway: &str) -> Verdict {
 
 fn ext_proc(observed: &Observed, serve: &Serve, answers: &Answers) -> Said {
     if observed.gateways.iter().all(|named| named.gateway.is_none()) {
-        return gateways_missing(observed).unwrap_or_else(|| no(REASON_GATEWAY_MISSING, "there is no gateway"));
+        return gateways_missing(observed)
+            .unwrap_or_else(|| no(REASON_GATEWAY_MISSING, "there is no gateway"));
     }
     let Some(label) = &serve.label else {
         return yes(REASON_EXT_PROC_CONFIGURED, "the built-in gateway needs no external processor");
@@ -317,7 +284,9 @@ fn parents(route: &HttpRoute) -> RouteStatusSummary {
 fn address(observed: &Observed) -> Option<String> {
     let gateways = observed.gateways.iter().filter_map(|named| named.gateway.as_ref());
     for gateway in gateways {
-        let Some(address) = gateway.status.as_ref().and_then(|status| status.addresses.first()) else { continue };
+        let Some(address) = gateway.status.as_ref().and_then(|status| status.addresses.first()) else {
+            continue;
+        };
         // The best for a client: encrypted if there is a choice.
         let listeners = &gateway.spec.listeners;
         let encrypted = listeners.iter().find(|listener| listener.protocol == ListenerProtocol::Https);
