@@ -44,9 +44,7 @@ impl<'a> Planner<'a> {
     /// dies again and again is not replaced at once.
     fn counts(&self, instance: &SeenInstance) -> bool {
         let Some(task) = self.wanted() else { return false };
-        let deleted = self.plan.operations.last().is_some_and(
-            |last| matches!(last, Operation::DeleteInstance { pod, .. } if pod.id == instance.record.id),
-        );
+        let deleted = self.deleted.contains(&instance.record.id.uid);
         instance.record.life != Life::Terminating && !deleted && is_in_place(task, instance)
     }
 
