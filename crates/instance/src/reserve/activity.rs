@@ -5,11 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
 use super::index::SessionId;
@@ -65,9 +66,14 @@ impl Use {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Whether requests are in flight.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether it is used, or was used later than what was written says.
     pub(super) fn is_active(&self) -> bool {
-        self.in_flight.load(Ordering::SeqCst) > 0
+        self.is_in_flight()
             || self.last.load(Ordering::SeqCst) > self.written.load(Ordering::SeqCst)
     }
 
@@ -120,6 +126,10 @@ pub(super) struct Activity {
     clock: Clock,
     due: Mutex<BinaryHeap<Reverse<Due>>>,
     pub(super) sooner: Notify,
+    /// Requests in flight, of everything.
+    in_flight: AtomicUsize,
+    /// Cancelled when requests in flight have to end.
+    revocation: Mutex<CancellationToken>,
 }
 
 impl Debug for Activity {
@@ -130,13 +140,30 @@ impl Debug for Activity {
 
 impl Activity {
     pub(super) fn new(clock: Clock) -> Activity {
-        Activity { clock, due: Mutex::default(), sooner: Notify::new() }
+        Activity {
+            clock,
+            due: Mutex::default(),
+            sooner: Notify::new(),
+            in_flight: AtomicUsize::new(0),
+            revocation: Mutex::default(),
+        }
     }
 
     /// The guard of a request that has [begun](Use::begin).
     pub(super) fn guard(self: &Arc<Self>, usage: Arc<Use>, grant: Option<Grant>) -> InUse {
         self.touch(&usage);
-        InUse { hold: Some(Held { usage, activity: self.clone(), _grant: grant }) }
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let revocation = self.revocation.lock().clone();
+        InUse { hold: Some(Held { usage, activity: self.clone(), revocation, _grant: grant }) }
+    }
+
+    /// Requests in flight have to end: what they rest on is no longer known to be so.
+    pub(super) fn revoke(&self) {
+        std::mem::take(&mut *self.revocation.lock()).cancel();
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) == 0
     }
 
     fn touch(&self, usage: &Arc<Use>) {
@@ -192,6 +219,7 @@ pub struct InUse {
 struct Held {
     usage: Arc<Use>,
     activity: Arc<Activity>,
+    revocation: CancellationToken,
     /// Takes up room on the instance, for a Oneshot.
     _grant: Option<Grant>,
 }
@@ -208,6 +236,15 @@ impl InUse {
         InUse { hold: None }
     }
 
+    /// Waits until the request has to end although it is not done: the router has lost touch, and others may count on
+    /// it to serve no more. Whoever passes bytes on breaks off then.
+    pub async fn revoked(&self) {
+        match &self.hold {
+            Some(held) => held.revocation.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Bytes flow. Cheap; to be called as often as one likes.
     pub fn active(&self) {
         if let Some(held) = &self.hold {
@@ -222,6 +259,7 @@ impl Drop for InUse {
         if let Some(held) = &self.hold {
             held.activity.touch(&held.usage);
             held.usage.in_flight.fetch_sub(1, Ordering::SeqCst);
+            held.activity.in_flight.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -270,6 +308,19 @@ mod tests {
         drop(begin(&activity, &usage));
         assert!(usage.is_active());
         assert_eq!(activity.take_due(Duration::MAX).0.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_in_flight_are_revoked_and_later_ones_are_not() {
+        let (activity, usage) = activity();
+        let before = begin(&activity, &usage);
+        activity.revoke();
+        let after = begin(&activity, &usage);
+        before.revoked().await;
+        let limit = tokio::time::timeout(Duration::from_secs(60), after.revoked()).await;
+        assert!(limit.is_err() && !activity.is_idle());
+        drop((before, after));
+        assert!(activity.is_idle());
     }
 
     #[tokio::test(start_paused = true)]

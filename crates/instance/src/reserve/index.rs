@@ -75,7 +75,7 @@ pub(super) enum Source {
     Write(Duration),
 }
 
-/// A mark that a router has to object to.
+/// A mark that a router has to answer before it has seen it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Objection<T> {
     pub(super) about: T,
@@ -171,6 +171,7 @@ impl Index {
         let instance = self.instance(&session.holder.as_ref()?.uid)?;
         let serves = instance.is_bound_to(session)
             && instance.life == Life::Ready
+            && !instance.releasing
             && instance.address.is_some()
             && instance.task_uid == task.uid
             && instance.namespace == task.namespace;
@@ -235,12 +236,15 @@ impl Index {
             }
         }
         let kept = self.compact(kept);
-        let (releasing, ending) = match &kept {
-            Kept::Session(session) => (session.releasing, session.ending),
-            Kept::Spoilt { .. } => (false, false),
+        let (releasing, ending, said) = match &kept {
+            Kept::Session(session) => (session.releasing, session.ending, session.interrupted),
+            Kept::Spoilt { .. } => (false, false, true),
         };
-        let in_use = usage.as_ref().is_some_and(|usage| usage.is_active());
-        let objection = (releasing && !ending && in_use).then(|| {
+        let must_say = match ending {
+            true => !said && usage.as_ref().is_some_and(|usage| usage.is_in_flight()),
+            false => releasing && usage.as_ref().is_some_and(|usage| usage.is_active()),
+        };
+        let objection = must_say.then(|| {
             reached.object(version, &uid);
             Objection { about: id.clone(), version }
         });
@@ -402,6 +406,13 @@ impl Index {
     /// Whether there is an objection to a mark of this version of a Pod.
     pub(super) fn objects_to_pod(&self, version: u64) -> bool {
         self.pods.lock().objects(version)
+    }
+
+    /// Whether this router uses a session. Whoever looks it up has begun the use by now, or sees all that was put
+    /// before.
+    pub(super) fn is_used(&self, id: &SessionId) -> bool {
+        let shard = self.sessions.of(id).write();
+        shard.get(id).and_then(|entry| entry.usage.as_ref()).is_some_and(|usage| usage.is_active())
     }
 
     /// When this router's requests were last active in a session.
