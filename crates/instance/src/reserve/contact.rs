@@ -29,12 +29,15 @@ pub(super) struct Contact {
     pub(super) epoch: watch::Sender<u64>,
     /// Memory is whole.
     pub(super) whole: watch::Sender<bool>,
+    /// Memory was whole once.
+    pub(super) begun: watch::Sender<bool>,
 }
 
 impl Contact {
     pub(super) fn new(clock: Clock, limit: Duration) -> Contact {
-        let state = Mutex::default();
-        Contact { clock, limit, state, epoch: watch::Sender::new(0), whole: watch::Sender::new(false) }
+        let (state, epoch) = (Mutex::default(), watch::Sender::new(0));
+        let (whole, begun) = (watch::Sender::new(false), watch::Sender::new(false));
+        Contact { clock, limit, state, epoch, whole, begun }
     }
 
     /// A renewal that was sent then has succeeded.
@@ -68,6 +71,7 @@ impl Contact {
             change(&mut state);
             if state.leases && state.pods {
                 self.whole.send_replace(true);
+                self.begun.send_replace(true);
             }
         }
     }

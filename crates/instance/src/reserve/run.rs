@@ -112,9 +112,7 @@ impl Shared {
 
     pub(super) async fn known(&self) {
         let _ = self.known_tasks.subscribe().wait_for(|known| *known).await;
-        if *self.contact.epoch.borrow() == 0 {
-            let _ = self.contact.whole.subscribe().wait_for(|whole| *whole).await;
-        }
+        let _ = self.contact.begun.subscribe().wait_for(|begun| *begun).await;
     }
 
     async fn follow_tasks(self: &Arc<Self>) {
