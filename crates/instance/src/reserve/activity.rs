@@ -26,7 +26,7 @@ pub(super) enum Subject {
     /// A session, by its Lease and that Lease's UID.
     Session { id: SessionId, uid: Arc<str> },
     /// An instance of a Oneshot.
-    Instance { namespace: Arc<str>, id: InstanceId },
+    Instance(InstanceId),
 }
 
 /// The use that this router makes of a session or an instance. Times are milliseconds of its clock.
@@ -42,23 +42,16 @@ pub(super) struct Use {
 }
 
 impl Use {
-    fn new(subject: Subject, interval: Duration) -> Use {
+    /// A use of something whose activity up to `written` has been written down.
+    pub(super) fn new(subject: Subject, interval: Duration, written: Duration) -> Use {
         Use {
             subject,
             interval,
             in_flight: AtomicU32::new(0),
             last: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            written: AtomicU64::new(millis(written)),
             queued: AtomicBool::new(false),
         }
-    }
-
-    pub(super) fn of_session(id: SessionId, uid: Arc<str>, interval: Duration) -> Use {
-        Use::new(Subject::Session { id, uid }, interval)
-    }
-
-    pub(super) fn of_instance(namespace: Arc<str>, id: InstanceId, interval: Duration) -> Use {
-        Use::new(Subject::Instance { namespace, id }, interval)
     }
 
     /// A request begins. To be followed by [`Activity::guard`].
@@ -270,7 +263,7 @@ mod tests {
 
     fn activity() -> (Arc<Activity>, Arc<Use>) {
         let id = InstanceId { name: "agent-0".into(), uid: "p1".into() };
-        let usage = Use::of_instance("prod".into(), id, Duration::from_secs(10));
+        let usage = Use::new(Subject::Instance(id), Duration::from_secs(10), Duration::ZERO);
         (Arc::new(Activity::new(Clock::start())), Arc::new(usage))
     }
 
@@ -305,6 +298,7 @@ mod tests {
         assert!(!usage.is_active());
         assert_eq!(activity.take_due(Duration::MAX).0.len(), 0);
         // And it begins anew.
+        tokio::time::advance(Duration::from_secs(1)).await;
         drop(begin(&activity, &usage));
         assert!(usage.is_active());
         assert_eq!(activity.take_due(Duration::MAX).0.len(), 1);

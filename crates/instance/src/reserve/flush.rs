@@ -61,7 +61,7 @@ impl Shared {
         let active = usage.last_active(self.clock.now());
         let written = match &usage.subject {
             Subject::Session { id, uid } => self.renew_session(id, uid, active).await,
-            Subject::Instance { id, .. } => self.renew_instance(id, active).await,
+            Subject::Instance(id) => self.renew_instance(id, active).await,
         };
         match written {
             // What is gone is not active.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use super::activity::Use;
+use super::activity::{Subject, Use};
+use super::clock::Clock;
 use super::intern::Names;
 use super::reached::Reached;
 use crate::identity::{SessionKey, TaskId};
@@ -141,7 +142,13 @@ impl Index {
 
     /// The instance of a bound session, with a use of it begun under the same lock that a `releasing` mark is taken in
     /// under: the use is seen by whoever looks whether to object, or the mark is seen here.
-    pub(super) fn lookup(&self, task: &TaskId, id: &SessionId, interval: Duration) -> Option<Hit> {
+    pub(super) fn lookup(
+        &self,
+        task: &TaskId,
+        id: &SessionId,
+        interval: Duration,
+        clock: &Clock,
+    ) -> Option<Hit> {
         if self.is_binding(id) {
             return None;
         }
@@ -157,7 +164,10 @@ impl Index {
         let entry = held.get_mut(id)?;
         let (instance, _) = self.servable(entry, task)?;
         let Kept::Session(session) = &entry.kept else { return None };
-        let new = || Arc::new(Use::of_session(id.clone(), session.uid.clone(), interval));
+        let new = || {
+            let subject = Subject::Session { id: id.clone(), uid: session.uid.clone() };
+            Arc::new(Use::new(subject, interval, clock.moment(session.renewed)))
+        };
         let usage = entry.usage.get_or_insert_with(new).clone();
         usage.begin();
         Some(Hit { instance, usage })

@@ -60,7 +60,7 @@ impl Shared {
         if !self.contact.is_good() || self.stopping.is_cancelled() {
             return None;
         }
-        let hit = self.index.lookup(&view.id, id, view.interval(&self.timing))?;
+        let hit = self.index.lookup(&view.id, id, view.interval(&self.timing), &self.clock)?;
         let in_use = self.activity.guard(hit.usage, None);
         self.reserved(view, &hit.instance, Some(key), path, in_use)
     }
