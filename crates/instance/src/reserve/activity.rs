@@ -23,8 +23,8 @@ const SOONEST: Duration = Duration::from_millis(250);
 /// What is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// A session, by its Lease and that Lease's UID.
-    Session { id: SessionId, uid: Arc<str> },
+    /// A session, by its Lease.
+    Session(SessionId),
     /// An instance of a Oneshot.
     Instance(InstanceId),
 }
@@ -33,7 +33,8 @@ pub(super) enum Subject {
 #[derive(Debug)]
 pub(super) struct Use {
     pub(super) subject: Subject,
-    pub(super) interval: Duration,
+    /// How often it is written, in milliseconds.
+    interval: u32,
     in_flight: AtomicU32,
     last: AtomicU64,
     written: AtomicU64,
@@ -46,7 +47,7 @@ impl Use {
     pub(super) fn new(subject: Subject, interval: Duration, written: Duration) -> Use {
         Use {
             subject,
-            interval,
+            interval: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
             in_flight: AtomicU32::new(0),
             last: AtomicU64::new(0),
             written: AtomicU64::new(millis(written)),
@@ -57,6 +58,10 @@ impl Use {
     /// A request begins. To be followed by [`Activity::guard`].
     pub(super) fn begin(&self) {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval.into())
     }
 
     /// Whether requests are in flight.
@@ -165,7 +170,7 @@ impl Activity {
         usage.last.fetch_max(now, Ordering::SeqCst);
         if !usage.queued.swap(true, Ordering::SeqCst) {
             let written = Duration::from_millis(usage.written.load(Ordering::SeqCst));
-            let due = (written + usage.interval).max(self.clock.now() + SOONEST);
+            let due = (written + usage.interval()).max(self.clock.now() + SOONEST);
             self.push(usage.clone(), due);
         }
     }
@@ -198,7 +203,7 @@ impl Activity {
         usage.queued.store(false, Ordering::SeqCst);
         // Looked at after the flag fell: whoever touches it from now on queues it.
         if usage.is_active() && !usage.queued.swap(true, Ordering::SeqCst) {
-            let interval = usage.interval;
+            let interval = usage.interval();
             self.push(usage, now + interval);
         }
     }

@@ -13,7 +13,7 @@ use super::clock::Clock;
 use super::intern::Names;
 use super::reached::Reached;
 use crate::identity::{SessionKey, TaskId};
-use crate::record::{Instance, LeaseHash, Life, Session};
+use crate::record::{Hold, Instance, LeaseHash, Life, Session};
 
 const SHARDS: usize = 64;
 
@@ -118,7 +118,7 @@ impl<K: Hash + Eq, V> Shards<K, V> {
 
 /// The memory.
 pub(super) struct Index {
-    sessions: Shards<SessionId, Entry>,
+    sessions: Shards<SessionId, Box<Entry>>,
     /// Keys that a binding is at work for: they are served through it and not from memory.
     binding: Shards<SessionId, ()>,
     instances: Shards<Arc<str>, Arc<Instance>>,
@@ -165,8 +165,8 @@ impl Index {
         let (instance, _) = self.servable(entry, task)?;
         let Kept::Session(session) = &entry.kept else { return None };
         let new = || {
-            let subject = Subject::Session { id: id.clone(), uid: session.uid.clone() };
-            Arc::new(Use::new(subject, interval, clock.moment(session.renewed)))
+            let id = SessionId { namespace: session.namespace.clone(), ..*id };
+            Arc::new(Use::new(Subject::Session(id), interval, clock.moment(session.renewed)))
         };
         let usage = entry.usage.get_or_insert_with(new).clone();
         usage.begin();
@@ -189,7 +189,7 @@ impl Index {
     }
 
     pub(super) fn session(&self, id: &SessionId) -> Option<Entry> {
-        self.sessions.of(id).read().get(id).cloned()
+        self.sessions.of(id).read().get(id).map(|entry| (**entry).clone())
     }
 
     pub(super) fn instance(&self, uid: &str) -> Option<Arc<Instance>> {
@@ -245,6 +245,7 @@ impl Index {
                 reached.gone(held.kept.uid(), held.kept.version(), true);
             }
         }
+        let id = SessionId { namespace: self.names.intern(id.namespace), ..id };
         let kept = self.compact(kept);
         let (releasing, ending, said) = match &kept {
             Kept::Session(session) => (session.releasing, session.ending, session.interrupted),
@@ -262,7 +263,7 @@ impl Index {
             Source::Write(sent) => Some(sent),
             Source::Watch(_) | Source::Read => None,
         };
-        shard.insert(id, Entry { kept, since: now, sent, usage });
+        shard.insert(id, Box::new(Entry { kept, since: now, sent, usage }));
         LeaseNews { changed: true, marked: releasing || ending, objection }
     }
 
@@ -431,6 +432,17 @@ impl Index {
         shard.get(id)?.usage.as_ref().map(|usage| usage.last_active(now))
     }
 
+    /// The session that a use is of, if there still is such a one.
+    pub(super) fn session_of_use(&self, id: &SessionId, usage: &Use) -> Option<Session> {
+        let shard = self.sessions.of(id).read();
+        let entry = shard.get(id)?;
+        let same = entry.usage.as_ref().is_some_and(|held| std::ptr::eq(&**held, usage));
+        match &entry.kept {
+            Kept::Session(session) if same => Some(session.clone()),
+            _ => None,
+        }
+    }
+
     /// The activity of a session up to then has been written.
     pub(super) fn wrote(&self, id: &SessionId, at: Duration) {
         if let Some(usage) = self.sessions.of(id).read().get(id).and_then(|entry| entry.usage.as_ref()) {
@@ -449,6 +461,12 @@ impl Index {
             && instance.id == *holder
         {
             session.holder = Some(instance.id.clone());
+            if let Hold::Held { key, reservation } = &instance.hold
+                && *key == session.key
+                && reservation.lease == session.uid
+            {
+                (session.key, session.uid) = (key.clone(), reservation.lease.clone());
+            }
         }
         Kept::Session(session)
     }
@@ -460,6 +478,21 @@ impl Index {
         instance.created_for = instance.created_for.map(|name| self.names.intern(name));
         if let Some(held) = self.instance(&instance.id.uid) {
             instance.id = held.id.clone();
+        }
+        if let Hold::Held { key, reservation } = &mut instance.hold {
+            let hash = LeaseHash::of(&instance.task_uid, key);
+            let id = SessionId { namespace: instance.namespace.clone(), hash };
+            if let Some(Entry { kept: Kept::Session(session), .. }) = self.session(&id)
+                && session.uid == reservation.lease
+                && session.key == *key
+            {
+                (*key, reservation.lease) = (session.key, session.uid);
+                if session.holder.as_ref() == Some(&instance.id)
+                    && let Some(holder) = session.holder
+                {
+                    instance.id = holder;
+                }
+            }
         }
         instance
     }

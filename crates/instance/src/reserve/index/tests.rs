@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::identity::{InstanceId, SpecId};
-use crate::record::{Hold, Reservation};
+use crate::record::Reservation;
 
 const INTERVAL: Duration = Duration::from_secs(30);
 
@@ -258,14 +258,15 @@ fn a_hundred_thousand_sessions() {
         index.put_instance(pod, Source::Watch(1), |instance| pools.apply(instance, true));
         index.put_lease(id, Kept::Session(made), Source::Watch(1), Duration::ZERO);
     }
+    let task = task();
     let ids: Vec<SessionId> =
-        (0..COUNT).map(|n| SessionId::of(&task(), &key(&format!("session-key-of-user-{n}")))).collect();
+        (0..COUNT).map(|n| SessionId::of(&task, &key(&format!("session-key-of-user-{n}")))).collect();
     let ids_take = COUNT * size_of::<SessionId>();
     let idle = (resident() - before - ids_take) / COUNT;
     let mut times = Vec::with_capacity(COUNT);
     for id in ids.iter().cycle().step_by(7919).take(COUNT) {
         let begun = std::time::Instant::now();
-        let hit = index.lookup(&task(), id, INTERVAL, &clock);
+        let hit = index.lookup(&task, id, INTERVAL, &clock);
         times.push(begun.elapsed());
         assert!(hit.is_some());
     }
