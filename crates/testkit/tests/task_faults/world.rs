@@ -13,6 +13,7 @@ use agentcube_instance::record::{Instance, Session};
 use agentcube_instance::reserve::{self, Reserver};
 use agentcube_instance::revision::owner;
 use agentcube_instance::timing::Timing;
+use agentcube_instance::token::{KeyId, Keys};
 use agentcube_instance::{SessionKey, TaskId};
 use agentcube_testkit::cluster::real::Controllers;
 use agentcube_testkit::{Binaries, Cluster};
@@ -136,7 +137,8 @@ impl World {
 
     /// A router; `process` tells it apart from an earlier one of the same name.
     pub(crate) fn router(&self, name: &str, process: u64, line: Arc<Line>) -> Router {
-        let options = reserve::Options { name: name.into(), namespace: SYSTEM.into(), timing: timing() };
+        let keys = Keys::generate(KeyId::new("k1").expect("k1 is an id"));
+        let options = reserve::Options { name: name.into(), namespace: SYSTEM.into(), keys, timing: timing() };
         let reserver = Reserver::new(line.client(&self.client), options);
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(reserver.clone().run(shutdown.clone()));
@@ -366,6 +368,7 @@ impl Router {
         let id = book.begin(&self.name, key, &instance);
         tokio::select! {
             () = tokio::time::sleep(takes) => {}
+            () = reserved.in_use.revoked() => {}
             () = self.gone.cancelled() => {}
         }
         book.end(id);
