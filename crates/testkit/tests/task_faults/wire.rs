@@ -100,11 +100,6 @@ impl Line {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Writes that were carried out.
-    pub(crate) fn writes(&self) -> u64 {
-        self.writes.load(Ordering::SeqCst)
-    }
-
     /// How often something went wrong.
     pub(crate) fn struck(&self) -> u64 {
         self.struck.load(Ordering::SeqCst)

@@ -35,7 +35,7 @@ use crate::wire::Line;
 const NAMESPACE: &str = "default";
 const SYSTEM: &str = "agentcube-system";
 /// Longer than anything takes that goes right.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// So short that everything happens within seconds, so long that a busy machine keeps them.
 pub(crate) fn timing() -> Timing {
@@ -65,7 +65,6 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) task: TaskId,
     pub(crate) book: Arc<Book>,
-    pub(crate) maximum: usize,
     _stop: DropGuard,
     _server: Backend,
 }
@@ -107,13 +106,13 @@ impl World {
             accounts.create(&PostParams::default(), &account).await?;
         }
         let maximum = scaling["maxInstances"].as_u64().and_then(|max| usize::try_from(max).ok());
+        let maximum = maximum.context("a maximum")?;
         let task = make_task(&client, scaling).await?;
         let (stop, book) = (CancellationToken::new(), Arc::<Book>::default());
         tokio::spawn(stop.clone().run_until_cancelled_owned(kubelet(client.clone(), book.clone())));
-        let maximum = maximum.context("a maximum")?;
         tokio::spawn(stop.clone().run_until_cancelled_owned(observe_pods(client.clone(), book.clone(), maximum)));
         tokio::spawn(stop.clone().run_until_cancelled_owned(observe_leases(client.clone(), book.clone())));
-        Ok(World { client, task, book, maximum, _stop: stop.drop_guard(), _server: server })
+        Ok(World { client, task, book, _stop: stop.drop_guard(), _server: server })
     }
 
     pub(crate) fn pods(&self) -> Api<Pod> {
@@ -140,10 +139,9 @@ impl World {
         let keys = Keys::generate(KeyId::new("k1").expect("k1 is an id"));
         let options = reserve::Options { name: name.into(), namespace: SYSTEM.into(), keys, timing: timing() };
         let reserver = Reserver::new(line.client(&self.client), options);
-        let shutdown = CancellationToken::new();
-        let running = tokio::spawn(reserver.clone().run(shutdown.clone()));
+        let running = tokio::spawn(reserver.clone().run(CancellationToken::new()));
         let (gone, task) = (CancellationToken::new(), self.task.clone());
-        Router { name: format!("{name}/{process}"), reserver, line, gone, shutdown, running, task }
+        Router { name: format!("{name}/{process}"), reserver, line, gone, running, task }
     }
 
     pub(crate) fn manager(&self, line: &Arc<Line>) -> tokio::task::JoinHandle<()> {
@@ -214,7 +212,7 @@ async fn make_task(client: &Client, scaling: Value) -> Result<TaskId> {
         "apiVersion": "agentcube.io/v1alpha1", "kind": "Task", "metadata": { "name": "agent" },
         "spec": {
             "deployment": { "type": "sandbox", "sandboxTemplate": {} },
-            "routing": { "routePolicy": "BySession", "reserveTimeout": "20s",
+            "routing": { "routePolicy": "BySession", "reserveTimeout": "100s",
                 "sessionIdentifier": { "extractors": [{ "type": "httpHeader", "name": "x-session" }] } },
             "scaling": scaling,
         },
@@ -322,7 +320,6 @@ pub(crate) struct Router {
     pub(crate) line: Arc<Line>,
     /// It has crashed.
     pub(crate) gone: CancellationToken,
-    shutdown: CancellationToken,
     running: tokio::task::JoinHandle<()>,
     task: TaskId,
 }
@@ -340,12 +337,6 @@ impl Router {
         self.running.abort();
         book.crashes(&self.name);
         self.gone.cancel();
-    }
-
-    /// Stops in order.
-    pub(crate) async fn stop(mut self) {
-        self.shutdown.cancel();
-        let _ = (&mut self.running).await;
     }
 
     pub(crate) async fn ready(&self) -> Result<()> {
