@@ -1,6 +1,8 @@
 //! An embedded API server, Tasks made by hand, a tiny kubelet, and routers whose every request is counted and can be
 //! held up.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failure here is a failure of the test")]
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -107,8 +109,11 @@ impl World {
         let task: Task = serde_json::from_value(task).unwrap();
         let api: Api<Task> = Api::namespaced(self.client.clone(), NAMESPACE);
         let task = api.create(&PostParams::default(), &task).await.unwrap();
-        let id =
-            TaskId { namespace: NAMESPACE.into(), name: name.into(), uid: task.uid().unwrap().as_str().into() };
+        let id = TaskId {
+            namespace: NAMESPACE.into(),
+            name: name.into(),
+            uid: task.uid().unwrap().as_str().into(),
+        };
         self.revision(&id, &format!("{name}-1")).await;
         id
     }
@@ -128,13 +133,6 @@ impl World {
         let status = json!({ "status": { "specID": spec_id } });
         let parameters = PatchParams::default();
         api.patch_status(&task.name, &parameters, &Patch::Merge(status)).await.unwrap();
-    }
-
-    /// Changes the spec of a Task.
-    pub(crate) async fn change(&self, task: &TaskId, spec: Value) {
-        let api: Api<Task> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let patch = Patch::Merge(json!({ "spec": spec }));
-        api.patch(&task.name, &PatchParams::default(), &patch).await.unwrap();
     }
 
     /// An idle instance.
@@ -410,7 +408,11 @@ impl Router {
     /// What the router says that it has seen.
     pub(crate) async fn seen(&self, world: &World) -> Option<RouterLease> {
         let leases: Api<Lease> = Api::namespaced(world.client.clone(), SYSTEM);
-        leases.get_opt(&format!("router-{}", self.name)).await.unwrap().and_then(|lease| RouterLease::read(&lease))
+        leases
+            .get_opt(&format!("router-{}", self.name))
+            .await
+            .unwrap()
+            .and_then(|lease| RouterLease::read(&lease))
     }
 
     /// The same where reading may fail.

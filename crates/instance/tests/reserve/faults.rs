@@ -1,9 +1,6 @@
 //! Many keys through three routers while the API server refuses, delays, loses answers and cuts watches: a key has one
 //! instance, an instance has one key, and nothing is left half made.
 
-#[path = "reserve/world.rs"]
-mod world;
-
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
@@ -16,7 +13,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use world::{World, until};
+use crate::world::{World, until};
 
 fn plan(seed: u64) -> Plan {
     Plan {
@@ -37,8 +34,9 @@ fn plan(seed: u64) -> Plan {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_has_one_instance_whatever_goes_wrong() {
     let world = World::new().await;
-    let task =
-        world.task("agent", json!({ "scaling": { "maxInstances": 40 }, "routing": { "reserveTimeout": "25s" } })).await;
+    let task = world
+        .task("agent", json!({ "scaling": { "maxInstances": 40 }, "routing": { "reserveTimeout": "25s" } }))
+        .await;
     let routers = [world.router("a").await, world.router("b").await, world.router("c").await];
     let keys: Vec<String> = (0..24).map(|n| format!("user-{n}")).collect();
     let found = Mutex::new(HashMap::<&str, HashSet<String>>::new());
@@ -98,8 +96,8 @@ async fn sessions_that_come_and_go_never_share_an_instance() {
 }
 
 /// Ends a session as the lifecycle manager does, and frees its instance for the next one.
-async fn end(world: &World, task: &agentcube_instance::TaskId, key: &str, routers: &[world::Router]) {
-    let name = agentcube_instance::record::lease_name(&task.uid, &world::key(key));
+async fn end(world: &World, task: &agentcube_instance::TaskId, key: &str, routers: &[crate::world::Router]) {
+    let name = agentcube_instance::record::lease_name(&task.uid, &crate::world::key(key));
     let deletion = async || world.leases().delete(&name, &DeleteParams::default()).await.ok();
     until("the Lease can be deleted", deletion).await;
     let lease = until("the Lease can be read", async || world.leases().get(&name).await.ok()).await;
@@ -116,7 +114,8 @@ async fn end(world: &World, task: &agentcube_instance::TaskId, key: &str, router
     let free = json!({ "metadata": { "annotations": {
         labels::RESERVE_KEY: "", labels::RESERVATION: "", labels::RELEASING: null } } });
     let (parameters, free) = (PatchParams::default(), Patch::Merge(free));
-    until("the Pod can be freed", async || world.pods().patch(&holder.name, &parameters, &free).await.ok()).await;
+    until("the Pod can be freed", async || world.pods().patch(&holder.name, &parameters, &free).await.ok())
+        .await;
     let finished = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
     until("the Lease goes", async || match world.leases().patch(&name, &parameters, &finished).await {
         Ok(_) => Some(()),
