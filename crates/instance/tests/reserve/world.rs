@@ -1,8 +1,6 @@
 //! An embedded API server, Tasks made by hand, a tiny kubelet, and routers whose every request is counted and can be
 //! held up.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failure here is a failure of the test")]
-
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
