@@ -32,6 +32,9 @@ pub const CREATED_FOR: &str = "agentcube.io/created-for";
 /// Annotation of an instance or a session's Lease: it is about to be given back for this reason, unless a router
 /// that uses it objects by removing the annotation.
 pub const RELEASING: &str = "agentcube.io/releasing";
+/// Annotation of a session's Lease that is being deleted: a router (its name) had requests in flight when it saw the
+/// deletion. The instance is then deleted, never given to another session, and the key is free when it is gone.
+pub const INTERRUPTED: &str = "agentcube.io/interrupted";
 /// Annotation of a session's Lease: the router that binds it, the only one that may.
 pub const BINDER: &str = "agentcube.io/binder";
 /// Finalizer of a bound session's Lease: its key is free only when its instance has been given back.

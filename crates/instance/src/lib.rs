@@ -4,6 +4,7 @@
 //! reserves, from memory where a session is bound. `docs/decisions/0011-reservation.md` has the protocol.
 
 pub mod identity;
+pub mod lifecycle;
 pub mod provider;
 pub mod record;
 pub mod reserve;
