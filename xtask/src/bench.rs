@@ -15,6 +15,7 @@ pub(crate) fn apiserver(settings: &Settings, json: bool, enforce: bool) -> Resul
 
 /// Our containers against those of `runc` and `crun`, where the machine has them.
 pub(crate) fn runtime(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
+    build(settings, "agentcube-testkit", &["--bin", "bench-program"])?;
     run(settings, "bench-runtime", None, json, enforce)
 }
 
@@ -25,9 +26,15 @@ pub(crate) fn up(settings: &Settings, json: bool, enforce: bool) -> Result<bool>
 
 /// Builds the program that is measured.
 fn agentcube(settings: &Settings) -> Result<PathBuf> {
-    let built = succeeds(cargo(&settings.root).args(["build", "--quiet", "--release", "-p", "agentcube"]))?;
-    ensure!(built, "agentcube does not build");
+    build(settings, "agentcube", &[])?;
     Ok(settings.root.join("target/release/agentcube"))
+}
+
+fn build(settings: &Settings, package: &str, what: &[&str]) -> Result<()> {
+    let mut command = cargo(&settings.root);
+    command.args(["build", "--quiet", "--release", "-p", package]).args(what);
+    ensure!(succeeds(&mut command)?, "{package} does not build");
+    Ok(())
 }
 
 fn run(

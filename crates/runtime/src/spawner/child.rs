@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
@@ -39,6 +39,10 @@ pub(super) enum Report {
 pub(super) struct Common<'a> {
     pub(super) spec: &'a ContainerSpec,
     pub(super) group: &'a Group,
+    /// Where it may make a directory in memory.
+    pub(super) memory: PathBuf,
+    /// Of the usual capabilities; others are made when they are needed.
+    pub(super) filter: &'a Filter,
     pub(super) rootless: bool,
     pub(super) unified_cgroups: bool,
     /// Limits that stand in for a controller which this machine lacks.
@@ -74,6 +78,7 @@ fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template)
         rootless: common.rootless,
         unified_cgroups: common.unified_cgroups,
         place: &common.spec.scratch,
+        memory: &common.memory,
     };
     let built = builder.build(|step| common.reached(step))?;
     common.reached(Step::Pivot);
@@ -266,7 +271,8 @@ impl Common<'_> {
         self.reached(Step::Seccomp);
         if spec.seccomp {
             // While we may: without `no_new_privileges` this takes a capability.
-            Filter::new(&spec.capabilities).load().during(Step::Seccomp)?;
+            let own = (!self.filter.is_for(&spec.capabilities)).then(|| Filter::new(&spec.capabilities));
+            own.as_ref().unwrap_or(self.filter).load().during(Step::Seccomp)?;
         }
         if !self.rootless {
             let uid = rustix::fs::Uid::from_raw(user.uid);
