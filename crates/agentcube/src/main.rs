@@ -14,6 +14,7 @@ mod exec;
 mod exit;
 mod get;
 mod image;
+mod invoke;
 mod logs;
 mod manifest;
 mod output;
@@ -23,6 +24,7 @@ mod port_forward;
 mod readiness;
 mod reference;
 mod sample_agent;
+mod sessions;
 mod status;
 mod up;
 mod version;
@@ -76,6 +78,8 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Get(arguments) => small(get::run(arguments, environment)),
         Command::Describe(arguments) => small(describe::run(arguments, environment)),
         Command::Delete(arguments) => small(delete::run(arguments, environment)),
+        Command::Invoke(arguments) => small(invoke::run(arguments, environment)),
+        Command::Sessions(arguments) => small(sessions::run(arguments, environment)),
         Command::Logs(arguments) => small(logs::run(arguments, environment)),
         Command::Exec(arguments) => small(exec::run(arguments, environment)),
         Command::PortForward(arguments) => small(port_forward::run(arguments, environment)),
