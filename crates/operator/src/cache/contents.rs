@@ -69,10 +69,6 @@ impl<K: Object> Contents<K> {
             .collect()
     }
 
-    pub(super) fn reached(&self) -> u64 {
-        self.reached
-    }
-
     pub(super) fn subscribe(&mut self) -> Receiver<K> {
         let (feed, receiver) = Feed::new();
         for object in self.objects.values() {
@@ -139,8 +135,8 @@ impl<K: Object> Contents<K> {
         }
     }
 
-    pub(super) fn bookmark(&mut self, resource_version: &str) {
-        self.reached = self.reached.max(resource_version.parse().unwrap_or(0));
+    pub(super) fn bookmark(&mut self, revision: u64) {
+        self.reached = self.reached.max(revision);
     }
 
     /// Holds the object unless it is known to be gone, or what is held under its name is as new.
