@@ -88,8 +88,7 @@ impl Drop for Finish {
 /// Runs a binding to its end.
 pub(super) async fn run(shared: Arc<Shared>, binding: Arc<Binding>) {
     shared.index.begin_binding(&binding.id);
-    let mut finish =
-        Finish { shared: shared.clone(), binding: binding.clone(), outcome: Outcome::Abandoned };
+    let mut finish = Finish { shared: shared.clone(), binding: binding.clone(), outcome: Outcome::Abandoned };
     let mut binder = Binder {
         shared,
         binding,

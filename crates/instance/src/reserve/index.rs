@@ -353,7 +353,12 @@ impl Index {
     }
 
     /// An instance is gone.
-    pub(super) fn remove_instance(&self, uid: &Arc<str>, version: u64, source: Source) -> Option<Arc<Instance>> {
+    pub(super) fn remove_instance(
+        &self,
+        uid: &Arc<str>,
+        version: u64,
+        source: Source,
+    ) -> Option<Arc<Instance>> {
         let mut reached = self.pods.lock();
         let held = self.instances.of(&**uid).write().remove(uid);
         match source {
