@@ -1,6 +1,7 @@
-//! Installs the CustomResourceDefinitions of AgentCube's own kinds, built into the program as they are generated.
-//! Those that are there already, and are the same, cost one read.
+//! Installs the CustomResourceDefinitions of AgentCube's own kinds, built into the program as they are generated, and
+//! those of the Gateway API that the controllers need. Those that are there already, and are the same, cost one read.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use kube::api::{Api, ListParams};
 use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
 
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
 const FIELD_MANAGER: &str = "agentcube-up";
 /// Which text a definition was made from.
 const SOURCE: &str = "agentcube.io/definition-source";
@@ -23,7 +25,8 @@ const DEFINITIONS: &str = include_str!("definitions.jsonl");
 pub(super) async fn install(client: &kube::Client) -> anyhow::Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let present = api.list_metadata(&ListParams::default()).await?.items;
-    let missing = DEFINITIONS.lines().filter(|text| !is_installed(&present, text));
+    let own = DEFINITIONS.lines().map(Cow::Borrowed);
+    let missing = own.chain(gateway_api()?).filter(|text| !is_installed(&present, text));
     // Each on a task of its own: there may be more than one core.
     let installing = missing.map(|text| tokio::spawn(apply(client.clone(), text)));
     for installed in try_join_all(installing).await? {
@@ -33,6 +36,15 @@ pub(super) async fn install(client: &kube::Client) -> anyhow::Result<()> {
             .with_context(|| format!("{name} is not served after {} s", ESTABLISH_LIMIT.as_secs()))??;
     }
     Ok(())
+}
+
+/// Of the Gateway API; the policies of Envoy Gateway mean nothing where there is none.
+fn gateway_api() -> anyhow::Result<impl Iterator<Item = Cow<'static, str>>> {
+    let definitions = agentcube_task::definitions().into_iter();
+    let of_gateways = definitions.filter(|definition| definition.spec.group == GATEWAY_API);
+    let texts: Result<Vec<String>, _> =
+        of_gateways.map(|definition| serde_json::to_string(&definition)).collect();
+    Ok(texts?.into_iter().map(Cow::Owned))
 }
 
 fn is_installed(present: &[PartialObjectMeta<CustomResourceDefinition>], text: &str) -> bool {
@@ -50,12 +62,12 @@ fn fingerprint(text: &str) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-async fn apply(client: kube::Client, text: &'static str) -> anyhow::Result<String> {
-    let mut definition: Value = serde_json::from_str(text).context("a definition is not JSON")?;
+async fn apply(client: kube::Client, text: Cow<'static, str>) -> anyhow::Result<String> {
+    let mut definition: Value = serde_json::from_str(&text).context("a definition is not JSON")?;
     let Some(name) = definition["metadata"]["name"].as_str().map(str::to_owned) else {
         bail!("a definition has no name")
     };
-    definition["metadata"]["annotations"][SOURCE] = json!(fingerprint(text));
+    definition["metadata"]["annotations"][SOURCE] = json!(fingerprint(&text));
     let path = format!(
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}?fieldManager={FIELD_MANAGER}&force=true"
     );
@@ -95,7 +107,7 @@ mod tests {
         };
         install(&client).await.unwrap();
         let first = versions().await;
-        assert_eq!(first.len(), 10);
+        assert_eq!(first.len(), 14);
         let tasks: Value = client
             .request(http::Request::get("/apis/agentcube.io/v1alpha1/tasks").body(Vec::new()).unwrap())
             .await
