@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::{
-    apiserver, apply, delete, describe, doctor, down, exec, exit, get, image, invoke, logs, port_forward,
+    apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, get, image, invoke, logs, port_forward,
     sample_agent, sessions, status, up, version,
 };
 
@@ -78,6 +78,9 @@ pub(crate) enum Command {
         /// The shell to complete in
         shell: Shell,
     },
+    /// Fetch the code of a Task, in the Pod that is to run it
+    #[command(hide = true)]
+    Bundle(bundle::Arguments),
     /// Serve as the small agent of the examples and of the demonstration
     #[command(hide = true)]
     SampleAgent(sample_agent::Arguments),

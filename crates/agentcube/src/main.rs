@@ -2,6 +2,7 @@
 
 mod apiserver;
 mod apply;
+mod bundle;
 mod cli;
 mod client;
 mod delete;
@@ -95,6 +96,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
             output::write(&script)?;
             Ok(Outcome::Done)
         }
+        Command::Bundle(arguments) => small(bundle::run(arguments)),
         Command::SampleAgent(arguments) => large(sample_agent::run(arguments)),
         Command::Reference => {
             output::write(reference::render(&Cli::command()).as_bytes())?;

@@ -28,7 +28,11 @@ const LAST_STEPS: u32 = 12;
 pub(super) struct Binder {
     shared: Arc<Shared>,
     binding: Arc<Binding>,
+    /// Waits for an instance, which may be started for it. Only the binder of a Lease without an instance has one: so
+    /// a key that is asked for through three routers starts one instance.
     ticket: Option<Ticket>,
+    /// There was no free instance when last asked for.
+    none_free: bool,
     grant: Option<Grant>,
     /// What memory says of the Lease may be wrong.
     unsure: bool,
@@ -62,6 +66,11 @@ impl Knowledge {
     }
 }
 
+/// The Lease is mine and names no instance.
+fn is_waiting(known: &Knowledge, me: &str) -> bool {
+    known.session().is_some_and(|session| session.holder.is_none() && *session.binder == *me)
+}
+
 /// Ends a binding whatever becomes of its task.
 struct Finish {
     shared: Arc<Shared>,
@@ -85,6 +94,7 @@ pub(super) async fn run(shared: Arc<Shared>, binding: Arc<Binding>) {
         shared,
         binding,
         ticket: None,
+        none_free: false,
         grant: None,
         unsure: false,
         looked: None,
@@ -146,8 +156,10 @@ impl Binder {
             _ => {
                 let (pool, place) = (grant.pool.clone(), grant.place);
                 self.grant = None;
-                self.ticket = Some(pool.ask_again(place, self.binding.tenant.as_deref()));
-                self.grant = self.ticket.as_mut().and_then(Ticket::given);
+                // Whoever waited for it has the old place back.
+                if self.ticket.take().is_some() {
+                    self.ticket = Some(pool.ask_again(place, self.binding.tenant.as_deref()));
+                }
             }
         }
     }
@@ -164,7 +176,7 @@ impl Binder {
             },
         };
         let since = known.entry.as_ref().map_or(Duration::ZERO, |entry| entry.since);
-        let looked = self.looked.as_ref().filter(|(_, at, _)| *at >= since && now - *at < timing.prompt());
+        let looked = self.looked.as_ref().filter(|(_, at, _)| *at >= since && now.saturating_sub(*at) < timing.prompt());
         let wanted = known.session().and_then(|session| session.holder.as_ref());
         let looked = looked.filter(|(uid, _, _)| wanted.is_some_and(|wanted| wanted.uid == *uid));
         let holder = match (&known.holder, looked) {
@@ -175,6 +187,7 @@ impl Binder {
         let candidate = match (&self.grant, &self.ticket) {
             (Some(grant), _) => Candidate::Given(&grant.instance),
             (None, Some(_)) => Candidate::Awaited,
+            (None, None) if self.none_free && !is_waiting(known, &self.shared.me) => Candidate::Awaited,
             (None, None) => Candidate::Unasked,
         };
         let sent = known.entry.as_ref().and_then(|entry| entry.sent);
@@ -201,7 +214,7 @@ impl Binder {
         let session = known.session();
         let written = match (step, session) {
             (Step::Serve, _) => return Next::Over(Outcome::Bound(self.path())),
-            (Step::Ask, _) => return self.ask(),
+            (Step::Ask, _) => return self.ask(&known),
             (Step::ReadLease, _) => return self.read_lease(&known).await,
             (Step::Wait { until, why }, _) => return self.wait(until, why).await,
             (Step::ReadHolder, Some(session)) => return self.read_holder(session).await,
@@ -234,7 +247,7 @@ impl Binder {
     async fn lease_written(&mut self, written: Result<Lease, Failure>, sent: Duration) -> Next {
         match written {
             Ok(lease) => {
-                (self.took, self.wrote, self.rests) = (false, true, 0);
+                (self.took, self.wrote, self.none_free, self.rests) = (false, true, false, 0);
                 self.shared.learn_lease(lease, Source::Write(sent));
             }
             Err(Failure::Conflict | Failure::Gone) => {
@@ -253,16 +266,23 @@ impl Binder {
         Next::Again
     }
 
-    fn ask(&mut self) -> Next {
+    fn ask(&mut self, known: &Knowledge) -> Next {
         let Some(pool) = self.shared.pools.get(&PoolKey::of(&self.binding.task)) else {
             return Next::Over(Outcome::Failed(ReserveError::NoSuchTask));
         };
-        let Ok(mut ticket) = pool.ask(self.binding.tenant.as_deref()) else {
-            return Next::Over(Outcome::Failed(ReserveError::TooManyWaiting));
+        let tenant = self.binding.tenant.as_deref();
+        let asked = match is_waiting(known, &self.shared.me) {
+            true => pool.ask(tenant).map(|mut ticket| {
+                self.grant = ticket.given();
+                self.ticket = Some(ticket);
+            }),
+            false => pool.take_free(tenant).map(|grant| self.grant = grant),
         };
-        self.grant = ticket.given();
-        self.waited |= self.grant.is_none();
-        self.ticket = Some(ticket);
+        if asked.is_err() {
+            return Next::Over(Outcome::Failed(ReserveError::TooManyWaiting));
+        }
+        self.none_free = self.grant.is_none();
+        self.waited |= self.none_free;
         Next::Again
     }
 
@@ -357,7 +377,7 @@ impl Binder {
             Why::Instance => self.ticket.as_mut(),
             // Nobody keeps an instance, or a place, while waiting for something else.
             _ => {
-                (self.grant, self.ticket) = (None, None);
+                (self.grant, self.ticket, self.none_free) = (None, None, false);
                 None
             }
         };

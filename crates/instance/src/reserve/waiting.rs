@@ -186,6 +186,19 @@ impl TaskPool {
         Ok(self.wait_at(&mut state, place))
     }
 
+    /// An instance, if one is free and nobody waits for it.
+    pub(super) fn take_free(self: &Arc<Self>, tenant: Option<&str>) -> Result<Option<Grant>, Full> {
+        let mut state = self.state.lock();
+        let place = state.pool.ask(tenant)?;
+        let (sender, mut receiver) = oneshot::channel();
+        state.waiting.insert(place, sender);
+        self.assign(&mut state);
+        state.waiting.remove(&place);
+        state.pool.withdraw(place);
+        let grant = |instance| Grant { pool: self.clone(), place, instance, used: false };
+        Ok(receiver.try_recv().ok().map(grant))
+    }
+
     /// Asks for another instance, at the old place.
     pub(super) fn ask_again(self: &Arc<Self>, place: Place, tenant: Option<&str>) -> Ticket {
         let mut state = self.state.lock();

@@ -15,10 +15,11 @@ use kube::ResourceExt;
 use kube::core::ObjectMeta;
 
 use super::config::{Config, Installer, Runtime};
-use super::render::{Child, Rendered, hex, token_secret};
+use super::render::{Child, Rendered, hex};
 use super::sandbox::{default_seccomp, environment, resources};
 use crate::provider::SpecError;
 use crate::revision::Form;
+use crate::token::task_secret_name;
 
 /// Where everything of the bundle is; the runtime may write here.
 const ROOT: &str = "/bundle";
@@ -44,7 +45,7 @@ pub(super) fn render(task: &Task, config: &Config) -> Result<Rendered, SpecError
     prepare.extend(dependencies.iter().flat_map(|wanted| wanted.containers(bundle, runtime)));
     let port = task.spec.request_handling.backend.port;
     let container = container(bundle, runtime, &entrypoint, port);
-    source.volumes.extend([empty_dir("bundle"), secret("token", &token_secret(task))]);
+    source.volumes.extend([empty_dir("bundle"), secret("token", &task_secret_name(&task.name_any()))]);
     let spec = PodSpec {
         init_containers: Some(prepare.clone()),
         containers: vec![container],
