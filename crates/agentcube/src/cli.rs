@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::{
     apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, get, image, invoke, logs, port_forward,
-    sample_agent, sessions, status, up, version,
+    sample_agent, sessions, status, token, up, version,
 };
 
 /// Clients of ours say themselves what goes wrong.
@@ -63,6 +63,8 @@ pub(crate) enum Command {
     PortForward(port_forward::Arguments),
     /// Import, pull, list and remove the images that Pods run
     Image(image::Arguments),
+    /// Check the tokens that instances get with requests
+    Token(token::Arguments),
     /// Print the versions of this program and of the server
     Version(version::Arguments),
     /// Say what this machine lacks for running Pods, and how to get it

@@ -26,6 +26,7 @@ mod reference;
 mod sample_agent;
 mod sessions;
 mod status;
+mod token;
 mod up;
 mod version;
 
@@ -87,6 +88,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
             let data_dir = paths::default_data_dir(environment);
             image::run(arguments, data_dir.path()).await.map(|()| Outcome::Done)
         }),
+        Command::Token(arguments) => small(token::run(arguments, environment)),
         Command::Version(arguments) => small(version::run(arguments, environment)),
         Command::Doctor(arguments) => doctor::run(arguments, environment),
         Command::Apiserver(arguments) => large(apiserver::run(arguments)),
