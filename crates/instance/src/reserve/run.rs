@@ -153,7 +153,8 @@ impl Shared {
         loop {
             let change = changes.recv().await;
             let Some(object) = change.new else { continue };
-            let owner = object.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
+            let owner =
+                object.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
             if let Some(view) = owner.and_then(|owner| self.tasks.by_uid(&owner.uid)) {
                 self.pools.pokes.poke(&PoolKey::of(&view.id));
             }

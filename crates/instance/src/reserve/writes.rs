@@ -87,7 +87,11 @@ impl Writes {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    pub(super) async fn read_lease(&self, namespace: &str, hash: &LeaseHash) -> Result<Option<Lease>, Failure> {
+    pub(super) async fn read_lease(
+        &self,
+        namespace: &str,
+        hash: &LeaseHash,
+    ) -> Result<Option<Lease>, Failure> {
         answered(self.leases(namespace).get_opt(&hash.lease_name())).await
     }
 
@@ -107,7 +111,11 @@ impl Writes {
     }
 
     /// Points the session at another instance, or at nothing, with me as the binder.
-    pub(super) async fn point(&self, session: &Session, holder: Option<&InstanceId>) -> Result<Lease, Failure> {
+    pub(super) async fn point(
+        &self,
+        session: &Session,
+        holder: Option<&InstanceId>,
+    ) -> Result<Lease, Failure> {
         let mut patch = renewal(session);
         patch["metadata"]["annotations"][labels::BINDER] = json!(&*self.me);
         patch["spec"]["holderIdentity"] = json!(holder.map(InstanceId::to_string));
