@@ -1,4 +1,5 @@
 //! The lifecycle manager on the embedded API server, with Tasks, instances and sessions made by hand.
 
+mod instances;
 mod sessions;
 mod world;

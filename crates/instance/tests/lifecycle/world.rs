@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use agentcube_api::{Task, labels};
 use agentcube_apiserver::Server;
+use agentcube_apiserver::faults::Faults;
 use agentcube_instance::lifecycle::{Limits, Manager, Options, Reclaimed};
 use agentcube_instance::record::{Instance, lease_name};
 use agentcube_instance::revision::{Revision, labels_of, owner};
@@ -22,6 +23,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Where the routers' Leases are.
@@ -30,7 +32,7 @@ pub(crate) const SYSTEM: &str = "agentcube-system";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
-    pub(crate) server: Server,
+    server: Server,
     pub(crate) client: Client,
     pub(crate) pods: Cache<Pod>,
     pub(crate) leases: Cache<Lease>,
@@ -124,6 +126,11 @@ impl World {
         world
     }
 
+    /// Has the server fail in the ways that a plan says.
+    pub(crate) fn faults(&self) -> &Faults {
+        self.server.api().faults()
+    }
+
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
@@ -212,6 +219,28 @@ impl World {
         self.ready(&pod.name_any()).await
     }
 
+    /// The Job of a revision.
+    pub(crate) async fn job(&self, task: &Made, spec: &SpecId, parallelism: i32) -> Job {
+        let job = json!({ "metadata": { "name": &*spec.0, "labels": labels_of(&task.id, spec),
+                "ownerReferences": [owner(&task.id)] },
+            "spec": { "parallelism": parallelism, "completions": i32::MAX, "template": { "spec": {
+                "restartPolicy": "Never", "containers": [{ "name": "agent", "image": "agent:1" }] } } } });
+        let job: Job = serde_json::from_value(job).unwrap();
+        self.api().create(&PostParams::default(), &job).await.unwrap()
+    }
+
+    /// A ready Pod of a Job, as the Job controller makes it.
+    pub(crate) async fn pod_of_job(&self, job: &Job, number: u32) -> Pod {
+        let owner = json!({ "apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid(),
+            "controller": true });
+        let name = format!("{}-{number}", job.name_any());
+        let pod = json!({ "metadata": { "name": name, "labels": job.labels(), "ownerReferences": [owner] },
+            "spec": { "containers": [{ "name": "agent", "image": "agent:1" }] } });
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        self.api::<Pod>().create(&PostParams::default(), &pod).await.unwrap();
+        self.ready(&name).await
+    }
+
     pub(crate) async fn ready(&self, pod: &str) -> Pod {
         let ready = json!({ "status": { "phase": "Running", "podIP": "10.0.0.7",
             "conditions": [{ "type": "Ready", "status": "True" }] } });
@@ -283,7 +312,10 @@ impl World {
 
     /// A router that follows Leases and Pods and says in its Lease what it has seen, until it is dropped.
     pub(crate) async fn router(&self, name: &str, behaviour: Behaviour) -> Router {
-        let router = Router { name: format!("router-{name}"), shutdown: CancellationToken::new() };
+        let objected = watch::Sender::new(0);
+        let objections = objected.subscribe();
+        let router =
+            Router { name: format!("router-{name}"), objections, shutdown: CancellationToken::new() };
         let api: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
         let lease = json!({
             "metadata": { "name": router.name, "labels": { labels::LEASE: labels::LEASE_OF_ROUTER } },
@@ -293,7 +325,7 @@ impl World {
         api.create(&PostParams::default(), &lease).await.unwrap();
         if behaviour != Behaviour::Silent {
             let (name, shutdown) = (router.name.clone(), router.shutdown.clone());
-            let follower = Follower { client: self.client.clone(), name, behaviour, shutdown };
+            let follower = Follower { client: self.client.clone(), name, behaviour, objected, shutdown };
             tokio::spawn(follower.follow());
         }
         router
@@ -321,6 +353,8 @@ pub(crate) enum Behaviour {
 /// A router that runs until this is dropped, when it falls silent.
 pub(crate) struct Router {
     pub(crate) name: String,
+    /// How often it has taken back a mark.
+    pub(crate) objections: watch::Receiver<u32>,
     shutdown: CancellationToken,
 }
 
@@ -334,6 +368,7 @@ struct Follower {
     client: Client,
     name: String,
     behaviour: Behaviour,
+    objected: watch::Sender<u32>,
     shutdown: CancellationToken,
 }
 
@@ -395,7 +430,10 @@ impl Follower {
         let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap());
         let change = json!({ "metadata":
             { "resourceVersion": object.resource_version(), "annotations": change } });
-        let _ = api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(change)).await;
+        let changed = api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(change)).await;
+        if changed.is_ok() {
+            self.objected.send_modify(|objections| *objections += 1);
+        }
     }
 }
 
@@ -405,6 +443,11 @@ fn version<K: kube::Resource>(object: &K) -> u64 {
 
 fn micros(time: Timestamp) -> String {
     format!("{time:.6}")
+}
+
+/// Has a Pod run on a node, so that it takes time to stop.
+pub(crate) fn on_a_node(pod: &mut Pod) {
+    pod.spec.as_mut().expect("a Pod has a spec").node_name = Some("node-a".into());
 }
 
 /// Removes a Pod at once, as a kubelet does when its processes have ended.
