@@ -8,6 +8,7 @@ use std::time::Duration;
 use agentcube_api::{Task, labels};
 use agentcube_apiserver::Server;
 use agentcube_apiserver::faults::Faults;
+use agentcube_apiserver::http::Front;
 use agentcube_instance::lifecycle::{Limits, Manager, Options, Reclaimed};
 use agentcube_instance::record::{Instance, lease_name};
 use agentcube_instance::revision::{Revision, labels_of, owner};
@@ -73,6 +74,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Ends it as a crash does, without a last word.
+    pub(crate) fn abort(mut self) {
+        self.ended.take().expect("it was started").abort();
+    }
+
     pub(crate) async fn stop(mut self) {
         self.shutdown.cancel();
         self.ended.take().expect("it was started").await.expect("the manager does not panic");
@@ -124,6 +130,11 @@ impl World {
         world.leases.synced().await;
         world.events.synced().await;
         world
+    }
+
+    /// The server, for a client of one's own.
+    pub(crate) fn front(&self) -> Front {
+        self.server.front()
     }
 
     /// Has the server fail in the ways that a plan says.
