@@ -92,7 +92,7 @@ fn scaling() -> serde_json::Value {
 
 /// Everything is as it should be: all of the old revision is gone, and two instances of the new one wait for use.
 fn is_settled(world: &World, sessions: &[Lease]) -> bool {
-    let pods = world.pods.list(Some("default"));
+    let pods = world.pods.list(Some(&world.namespace));
     let new = |pod: &Pod| {
         pod.labels()[labels::SPEC_ID] == "agent-2" && annotation(pod, labels::RESERVATION).is_empty()
     };
@@ -103,11 +103,13 @@ fn is_settled(world: &World, sessions: &[Lease]) -> bool {
 
 #[tokio::test]
 async fn whoever_comes_next_goes_on_after_a_death_between_any_two_writes() {
+    let first_world = World::new().await;
+    let _router = first_world.router("a", Behaviour::Agrees).await;
     for writes in 0.. {
-        let world = World::new().await;
+        // What was done in other namespaces stays done.
+        let world = first_world.elsewhere(&format!("death-{writes}")).await;
         let task = world.task("agent", scaling()).await;
         let sessions = a_lot_to_do(&world, &task).await;
-        let _router = world.router("a", Behaviour::Agrees).await;
         let (left, died) = (Arc::new(AtomicU32::new(writes)), Arc::new(tokio::sync::Notify::new()));
         let mortal = Mortal { server: world.front(), left: left.clone(), died: died.clone() };
         let first = run(Client::new(mortal, "default"), options());
@@ -149,7 +151,7 @@ async fn faults_of_the_server_do_no_harm() {
     let ended = |world: &World| sessions.iter().all(|lease| world.now(lease).is_none());
     world.until("the sessions to end", ended).await;
     let new = |world: &World| {
-        let pods = world.pods.list(Some("default"));
+        let pods = world.pods.list(Some(&world.namespace));
         pods.iter().all(|pod| pod.labels()[labels::SPEC_ID] == "agent-2") && pods.len() == 2
     };
     world.until("the new revision", new).await;

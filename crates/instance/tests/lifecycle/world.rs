@@ -33,7 +33,9 @@ pub(crate) const SYSTEM: &str = "agentcube-system";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
-    server: Server,
+    server: Arc<Server>,
+    /// Where the Tasks are.
+    pub(crate) namespace: String,
     pub(crate) client: Client,
     pub(crate) pods: Cache<Pod>,
     pub(crate) leases: Cache<Lease>,
@@ -108,9 +110,7 @@ impl World {
         let established = kube::runtime::conditions::is_crd_established();
         let defined = kube::runtime::wait::await_condition(definitions, "tasks.agentcube.io", established);
         defined.await.unwrap();
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        let system = serde_json::from_value(json!({ "metadata": { "name": SYSTEM } })).unwrap();
-        namespaces.create(&PostParams::default(), &system).await.unwrap();
+        create_namespace(&client, SYSTEM).await;
         let shutdown = CancellationToken::new();
         let config = watcher::Config::default;
         let world = World {
@@ -118,7 +118,8 @@ impl World {
             leases: Cache::new(client.clone(), config()),
             jobs: Cache::new(client.clone(), config()),
             events: Cache::new(client.clone(), config()),
-            server,
+            server: Arc::new(server),
+            namespace: "default".into(),
             client,
             shutdown: shutdown.clone(),
         };
@@ -130,6 +131,22 @@ impl World {
         world.leases.synced().await;
         world.events.synced().await;
         world
+    }
+
+    /// Another namespace of the same world.
+    pub(crate) async fn elsewhere(&self, namespace: &str) -> World {
+        create_namespace(&self.client, namespace).await;
+        World {
+            server: self.server.clone(),
+            namespace: namespace.into(),
+            client: self.client.clone(),
+            pods: self.pods.clone(),
+            leases: self.leases.clone(),
+            jobs: self.jobs.clone(),
+            events: self.events.clone(),
+            // What follows the server belongs to the first.
+            shutdown: CancellationToken::new(),
+        }
     }
 
     /// The server, for a client of one's own.
@@ -146,7 +163,7 @@ impl World {
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
     {
-        Api::namespaced(self.client.clone(), "default")
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// Waits until the condition holds; looks again whenever a Pod, a Lease, a Job or an Event changes.
@@ -183,7 +200,11 @@ impl World {
             "spec": { "deployment": { "type": "sandbox", "sandboxTemplate": {} }, "scaling": scaling } });
         let task: Task = serde_json::from_value(task).unwrap();
         let task = tasks.create(&PostParams::default(), &task).await.unwrap();
-        let id = TaskId { namespace: "default".into(), name: name.into(), uid: task.uid().unwrap().into() };
+        let id = TaskId {
+            namespace: self.namespace.as_str().into(),
+            name: name.into(),
+            uid: task.uid().unwrap().into(),
+        };
         let made = Made { id };
         self.revision(&made, 1, "slots").await;
         made
@@ -297,23 +318,23 @@ impl World {
 
     /// The Lease as it is now, if it is the same.
     pub(crate) fn now(&self, lease: &Lease) -> Option<Arc<Lease>> {
-        self.leases.get("default", &lease.name_any()).filter(|now| now.uid() == lease.uid())
+        self.leases.get(&self.namespace, &lease.name_any()).filter(|now| now.uid() == lease.uid())
     }
 
     pub(crate) fn pod(&self, name: &str) -> Option<Arc<Pod>> {
-        self.pods.get("default", name)
+        self.pods.get(&self.namespace, name)
     }
 
     /// The names of the Pods that are not being deleted.
     pub(crate) fn names(&self) -> Vec<String> {
-        let pods = self.pods.list(Some("default"));
+        let pods = self.pods.list(Some(&self.namespace));
         let alive = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
         alive.map(|pod| pod.name_any()).collect()
     }
 
     /// Whether there is an Event of this reason about this object.
     pub(crate) fn told(&self, kind: &str, name: &str, reason: &str) -> bool {
-        self.events.list(Some("default")).iter().any(|event| {
+        self.events.list(Some(&self.namespace)).iter().any(|event| {
             let about = &event.involved_object;
             about.kind.as_deref() == Some(kind)
                 && about.name.as_deref() == Some(name)
@@ -341,6 +362,12 @@ impl World {
         }
         router
     }
+}
+
+async fn create_namespace(client: &Client, name: &str) {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+    namespaces.create(&PostParams::default(), &namespace).await.unwrap();
 }
 
 /// A Task that was made.
