@@ -63,7 +63,7 @@ pub struct Pool {
     free: BTreeSet<Rank>,
     /// Free ones that are kept for others, by when that ends.
     kept: BTreeSet<(Duration, Arc<str>)>,
-    slots: HashMap<u32, usize>,
+    slots: HashMap<u32, u32>,
     /// Instances of mine that start.
     starting: usize,
     /// Slots in which I am creating an instance.

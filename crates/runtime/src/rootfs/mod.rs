@@ -58,7 +58,7 @@ pub(crate) struct Builder<'a> {
 }
 
 /// Whether only the places of mounts are ever made in a container's root, so that they need no disk. Whoever removes
-/// the container deletes them.
+/// the container deletes them. Before Linux 6.6 a user's memory cannot hold the marks of an overlay.
 pub(crate) fn in_memory(spec: &ContainerSpec, rootless: bool) -> bool {
     spec.read_only_root && matches!(spec.root, Root::Directory(_)) && !rootless
 }
@@ -114,6 +114,11 @@ impl Builder<'_> {
     }
 
     fn root(&self, reached: &impl Fn(Step)) -> Result<OwnedFd, Failure> {
+        let own = self.own();
+        match mkdirat(CWD, own, Mode::from_raw_mode(0o755)) {
+            Err(rustix::io::Errno::EXIST) => {}
+            other => other.during_at(Step::Root, own.display())?,
+        }
         match &self.spec.root {
             Root::Directory(image) => self.image(image),
             Root::Host { also } => {
@@ -123,23 +128,17 @@ impl Builder<'_> {
         }
     }
 
+    /// What takes the writes to the root: the scratch directory, or memory.
+    fn own(&self) -> &Path {
+        if in_memory(self.spec, self.rootless) { self.memory } else { &self.spec.scratch }
+    }
+
     /// An overlay even where the root is read-only: the places for mounts have to be made somewhere.
     fn image(&self, image: &Path) -> Result<OwnedFd, Failure> {
-        let root = overlay::mount(image, &self.upper()?, "root", self.rootless)?;
+        let root = overlay::mount(image, &directory(self.own())?, "root", self.rootless)?;
         mount::restrict(&root, NO_DEV, Extent::One).during(Step::Root)?;
         self.attach_root(&root)?;
         Ok(root)
-    }
-
-    /// What takes the writes to an image: the scratch directory, or a little memory where nobody can write. Before Linux
-    /// 6.6 a user's memory cannot hold the marks of an overlay.
-    fn upper(&self) -> Result<OwnedFd, Failure> {
-        if !in_memory(self.spec, self.rootless) {
-            return directory(&self.spec.scratch);
-        }
-        let made = mkdirat(CWD, self.memory, Mode::from_raw_mode(0o755));
-        made.during_at(Step::Root, self.memory.display())?;
-        directory(self.memory)
     }
 
     fn host(&self, also: &[std::path::PathBuf]) -> Result<OwnedFd, Failure> {
@@ -205,7 +204,7 @@ impl Builder<'_> {
         Ok(overlays)
     }
 
-    /// The place may be the scratch directory: what is in that has been opened by now.
+    /// The place may be the directory that takes the writes: what is in that has been opened by now.
     fn attach_root(&self, root: &OwnedFd) -> Result<(), Failure> {
         mount::attach(root, directory(self.place)?).during(Step::Root)
     }

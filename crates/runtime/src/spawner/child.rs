@@ -17,7 +17,7 @@ use super::{During, Failure, Step};
 use crate::capabilities;
 use crate::cgroup::Group;
 use crate::rootfs::template::Template;
-use crate::rootfs::{Builder, target};
+use crate::rootfs::{Builder, in_memory, target};
 use crate::seccomp::Filter;
 use crate::spec::{ContainerSpec, ExecSpec, User};
 
@@ -72,12 +72,14 @@ fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template)
     // SAFETY: a cgroup namespace is no business of other threads, and there are none.
     let _ = unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) };
     common.reached(Step::Root);
+    let spec = common.spec;
+    let place = if in_memory(spec, common.rootless) { &common.memory } else { &spec.scratch };
     let builder = Builder {
         template,
-        spec: common.spec,
+        spec,
         rootless: common.rootless,
         unified_cgroups: common.unified_cgroups,
-        place: &common.spec.scratch,
+        place,
         memory: &common.memory,
     };
     let built = builder.build(|step| common.reached(step))?;

@@ -347,8 +347,9 @@ impl Server<'_> {
         }
         removal.deleting = true;
         // A container that has written nothing leaves nothing to go through.
-        if std::fs::remove_dir(&entry.spec.scratch).is_ok() {
-            return self.removed(container, None);
+        match std::fs::remove_dir(&entry.spec.scratch) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
+            _ => return self.removed(container, None),
         }
         if let Err(failure) = self.clone_deleter(container) {
             self.removed(container, Some(failure));

@@ -80,7 +80,6 @@ impl Native {
     fn spec(&self, number: usize, sandbox: SandboxId) -> Result<ContainerSpec> {
         let id = ContainerId::new(format!("c{number}"))?;
         let scratch = self.options.scratch(&id);
-        std::fs::create_dir_all(&scratch)?;
         Ok(ContainerSpec {
             id,
             sandbox,
