@@ -1,0 +1,7 @@
+//! Reservation over the embedded API server, with Tasks made by hand and a tiny kubelet.
+
+mod binding;
+mod ending;
+mod faults;
+mod oneshot;
+mod world;
