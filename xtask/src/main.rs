@@ -120,6 +120,8 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
         Command::Bench { what, json, enforce } => match what.as_str() {
             "runtime" => bench::runtime(settings, json, enforce),
             "up" => bench::up(settings, json, enforce),
+            "reserve" => bench::reserve(settings, json, enforce),
+            "tasks" => bench::tasks(settings, json, enforce),
             _ => bench::apiserver(settings, json, enforce),
         },
         Command::Demo => demo::run(settings).map(|()| true),

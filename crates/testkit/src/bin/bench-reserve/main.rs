@@ -4,6 +4,7 @@
 mod bind;
 mod cold;
 mod fixture;
+mod kubelet;
 mod lookup;
 mod report;
 
