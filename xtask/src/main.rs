@@ -46,7 +46,7 @@ enum Command {
     /// Measures, always against a peer in the same run
     Bench {
         /// What to measure
-        #[arg(value_parser = ["apiserver", "runtime", "up"])]
+        #[arg(value_parser = ["apiserver", "runtime", "up", "reserve", "tasks"])]
         what: String,
         /// Prints JSON instead of a table
         #[arg(long)]
@@ -108,6 +108,7 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
     match command {
         Command::Setup => {
             setup::run(settings)?;
+            setup::envoy::run(settings)?;
             setup::oci::run(settings).map(|()| true)
         }
         Command::Gen { check } => generate::run(settings, check),

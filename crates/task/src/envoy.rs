@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_policy_needs_all_of_its_gateways() {
-        let ancestor = |status| PolicyAncestor {
+        let ancestor = |status: &str| PolicyAncestor {
             conditions: vec![condition("Accepted", status, 1)],
             ..PolicyAncestor::default()
         };

@@ -40,7 +40,7 @@ pub(super) fn plan(view: &View, routers: &Routers, rules: &Rules, now: Now) -> P
         now,
         leases: view.sessions.values().map(|lease| (&*lease.reference.uid, lease)).collect(),
         named: named(view),
-        deleted: HashSet::new(),
+        touched: HashMap::new(),
         plan: Plan::default(),
     };
     planner.sessions();
@@ -76,15 +76,15 @@ struct Planner<'a> {
     leases: HashMap<&'a str, &'a SeenLease>,
     /// UIDs of the instances that a session names which does not end.
     named: HashSet<&'a str>,
-    /// UIDs of the instances that this plan deletes.
-    deleted: HashSet<Arc<str>>,
+    /// UIDs of the instances that this plan has an operation for, and whether it deletes them: one is enough.
+    touched: HashMap<Arc<str>, bool>,
     plan: Plan,
 }
 
 impl<'a> Planner<'a> {
     fn push(&mut self, operation: Operation) {
-        if let Operation::DeleteInstance { pod, .. } = &operation {
-            self.deleted.insert(pod.id.uid.clone());
+        if let Some(pod) = operation.pod() {
+            self.touched.insert(pod.id.uid.clone(), matches!(operation, Operation::DeleteInstance { .. }));
         }
         self.plan.operations.push(operation);
     }

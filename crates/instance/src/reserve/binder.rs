@@ -28,7 +28,11 @@ const LAST_STEPS: u32 = 12;
 pub(super) struct Binder {
     shared: Arc<Shared>,
     binding: Arc<Binding>,
+    /// Waits for an instance, which may be started for it. Only the binder of a Lease without an instance has one: so
+    /// a key that is asked for through three routers starts one instance.
     ticket: Option<Ticket>,
+    /// There was no free instance when last asked for.
+    none_free: bool,
     grant: Option<Grant>,
     /// What memory says of the Lease may be wrong.
     unsure: bool,
@@ -62,6 +66,11 @@ impl Knowledge {
     }
 }
 
+/// The Lease is mine and names no instance.
+fn is_waiting(known: &Knowledge, me: &str) -> bool {
+    known.session().is_some_and(|session| session.holder.is_none() && *session.binder == *me)
+}
+
 /// Ends a binding whatever becomes of its task.
 struct Finish {
     shared: Arc<Shared>,
@@ -79,12 +88,12 @@ impl Drop for Finish {
 /// Runs a binding to its end.
 pub(super) async fn run(shared: Arc<Shared>, binding: Arc<Binding>) {
     shared.index.begin_binding(&binding.id);
-    let mut finish =
-        Finish { shared: shared.clone(), binding: binding.clone(), outcome: Outcome::Abandoned };
+    let mut finish = Finish { shared: shared.clone(), binding: binding.clone(), outcome: Outcome::Abandoned };
     let mut binder = Binder {
         shared,
         binding,
         ticket: None,
+        none_free: false,
         grant: None,
         unsure: false,
         looked: None,
@@ -146,8 +155,10 @@ impl Binder {
             _ => {
                 let (pool, place) = (grant.pool.clone(), grant.place);
                 self.grant = None;
-                self.ticket = Some(pool.ask_again(place, self.binding.tenant.as_deref()));
-                self.grant = self.ticket.as_mut().and_then(Ticket::given);
+                // Whoever waited for it has the old place back.
+                if self.ticket.take().is_some() {
+                    self.ticket = Some(pool.ask_again(place, self.binding.tenant.as_deref()));
+                }
             }
         }
     }
@@ -164,7 +175,7 @@ impl Binder {
             },
         };
         let since = known.entry.as_ref().map_or(Duration::ZERO, |entry| entry.since);
-        let looked = self.looked.as_ref().filter(|(_, at, _)| *at >= since && now - *at < timing.prompt());
+        let looked = self.looked.as_ref().filter(|(_, at, _)| *at >= since && now.saturating_sub(*at) < timing.prompt());
         let wanted = known.session().and_then(|session| session.holder.as_ref());
         let looked = looked.filter(|(uid, _, _)| wanted.is_some_and(|wanted| wanted.uid == *uid));
         let holder = match (&known.holder, looked) {
@@ -175,16 +186,17 @@ impl Binder {
         let candidate = match (&self.grant, &self.ticket) {
             (Some(grant), _) => Candidate::Given(&grant.instance),
             (None, Some(_)) => Candidate::Awaited,
+            (None, None) if self.none_free && !is_waiting(known, &self.shared.binder) => Candidate::Awaited,
             (None, None) => Candidate::Unasked,
         };
         let sent = known.entry.as_ref().and_then(|entry| entry.sent);
-        let me = &self.shared.me;
+        let me = &self.shared.binder;
         bind::decide(&Situation { me, now, timing, lease, holder, candidate, sent, took: self.took })
     }
 
     /// Whether a step only brings to an end what cannot be taken back: the Lease names an instance already.
     fn finishes(&self, known: &Knowledge, step: &Step) -> bool {
-        let mine = known.session().is_some_and(|session| *session.binder == *self.shared.me);
+        let mine = known.session().is_some_and(|session| *session.binder == *self.shared.binder);
         let pointed = known.session().is_some_and(|session| session.holder.is_some());
         match step {
             Step::ReadLease => self.wrote,
@@ -201,11 +213,12 @@ impl Binder {
         let session = known.session();
         let written = match (step, session) {
             (Step::Serve, _) => return Next::Over(Outcome::Bound(self.path())),
-            (Step::Ask, _) => return self.ask(),
+            (Step::Ask, _) => return self.ask(&known),
             (Step::ReadLease, _) => return self.read_lease(&known).await,
             (Step::Wait { until, why }, _) => return self.wait(until, why).await,
             (Step::ReadHolder, Some(session)) => return self.read_holder(session).await,
             (Step::TakePod, Some(session)) => return self.take_pod(&known, session).await,
+            (Step::KeepPod, Some(session)) => return self.keep_pod(&known, session).await,
             (Step::DeleteInstance, Some(_)) => return self.delete_instance(&known).await,
             (Step::Create { holder }, _) => {
                 self.wrote = true;
@@ -234,7 +247,7 @@ impl Binder {
     async fn lease_written(&mut self, written: Result<Lease, Failure>, sent: Duration) -> Next {
         match written {
             Ok(lease) => {
-                (self.took, self.wrote, self.rests) = (false, true, 0);
+                (self.took, self.wrote, self.none_free, self.rests) = (false, true, false, 0);
                 self.shared.learn_lease(lease, Source::Write(sent));
             }
             Err(Failure::Conflict | Failure::Gone) => {
@@ -253,16 +266,23 @@ impl Binder {
         Next::Again
     }
 
-    fn ask(&mut self) -> Next {
+    fn ask(&mut self, known: &Knowledge) -> Next {
         let Some(pool) = self.shared.pools.get(&PoolKey::of(&self.binding.task)) else {
             return Next::Over(Outcome::Failed(ReserveError::NoSuchTask));
         };
-        let Ok(mut ticket) = pool.ask(self.binding.tenant.as_deref()) else {
-            return Next::Over(Outcome::Failed(ReserveError::TooManyWaiting));
+        let tenant = self.binding.tenant.as_deref();
+        let asked = match is_waiting(known, &self.shared.binder) {
+            true => pool.ask(tenant).map(|mut ticket| {
+                self.grant = ticket.given();
+                self.ticket = Some(ticket);
+            }),
+            false => pool.take_free(tenant).map(|grant| self.grant = grant),
         };
-        self.grant = ticket.given();
-        self.waited |= self.grant.is_none();
-        self.ticket = Some(ticket);
+        if asked.is_err() {
+            return Next::Over(Outcome::Failed(ReserveError::TooManyWaiting));
+        }
+        self.none_free = self.grant.is_none();
+        self.waited |= self.none_free;
         Next::Again
     }
 
@@ -332,6 +352,21 @@ impl Binder {
         }
     }
 
+    async fn keep_pod(&mut self, known: &Knowledge, session: &Session) -> Next {
+        let Some(instance) = &known.holder else { return Next::Again };
+        match self.shared.writes.keep_pod(instance).await {
+            Ok(pod) => {
+                self.shared.learn_pod(pod, Source::Write(self.shared.clock.now()));
+                Next::Again
+            }
+            Err(Failure::Conflict | Failure::Gone) => self.read_holder(session).await,
+            Err(failure) => {
+                self.trouble(&failure).await;
+                self.read_holder(session).await
+            }
+        }
+    }
+
     async fn delete_instance(&mut self, known: &Knowledge) -> Next {
         let (Some(instance), Some(session)) = (&known.holder, known.session()) else { return Next::Again };
         self.note_lost(true, session);
@@ -357,7 +392,7 @@ impl Binder {
             Why::Instance => self.ticket.as_mut(),
             // Nobody keeps an instance, or a place, while waiting for something else.
             _ => {
-                (self.grant, self.ticket) = (None, None);
+                (self.grant, self.ticket, self.none_free) = (None, None, false);
                 None
             }
         };
@@ -422,7 +457,7 @@ impl Binder {
     async fn clean_up(&mut self, known: &Knowledge) {
         (self.grant, self.ticket) = (None, None);
         let Some(session) = known.session() else { return };
-        if *session.binder != *self.shared.me || session.holder.is_some() || session.ending {
+        if *session.binder != *self.shared.binder || session.holder.is_some() || session.ending {
             return;
         }
         for _ in 0..3 {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot};
 
-use super::activity::Use;
+use super::activity::{Subject, Use};
 use super::clock::Clock;
 use super::pool::{Full, Pool, Rules};
 use super::queue::Place;
@@ -186,6 +186,19 @@ impl TaskPool {
         Ok(self.wait_at(&mut state, place))
     }
 
+    /// An instance, if one is free and nobody waits for it.
+    pub(super) fn take_free(self: &Arc<Self>, tenant: Option<&str>) -> Result<Option<Grant>, Full> {
+        let mut state = self.state.lock();
+        let place = state.pool.ask(tenant)?;
+        let (sender, mut receiver) = oneshot::channel();
+        state.waiting.insert(place, sender);
+        self.assign(&mut state);
+        state.waiting.remove(&place);
+        state.pool.withdraw(place);
+        let grant = |instance| Grant { pool: self.clone(), place, instance, used: false };
+        Ok(receiver.try_recv().ok().map(grant))
+    }
+
     /// Asks for another instance, at the old place.
     pub(super) fn ask_again(self: &Arc<Self>, place: Place, tenant: Option<&str>) -> Ticket {
         let mut state = self.state.lock();
@@ -251,7 +264,8 @@ impl TaskPool {
     /// The use of an instance by requests without a session.
     pub(super) fn usage(&self, instance: &Instance, interval: Duration) -> Arc<Use> {
         let mut state = self.state.lock();
-        let new = || Arc::new(Use::of_instance(instance.namespace.clone(), instance.id.clone(), interval));
+        let written = instance.last_active.map_or(Duration::ZERO, |time| self.clock.moment(time));
+        let new = || Arc::new(Use::new(Subject::Instance(instance.id.clone()), interval, written));
         state.uses.entry(instance.id.uid.clone()).or_insert_with(new).clone()
     }
 

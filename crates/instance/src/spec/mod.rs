@@ -15,4 +15,4 @@ mod sandbox;
 pub use config::{BundleCache, Config, Guard, Installer, Isolation, Program, Runtime};
 pub use providers::Providers;
 pub use references::{Reference, Referent, references};
-pub use render::{Child, Rendered, render, token_secret};
+pub use render::{Child, Rendered, render};

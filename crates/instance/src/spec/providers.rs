@@ -33,6 +33,7 @@ use super::render::{Child, Rendered, render};
 use crate::identity::{SpecId, TaskId};
 use crate::provider::{InstanceSpecProvider, Repair, Repaired, SpecError, SpecStatus, TaskName};
 use crate::revision::label_value;
+use crate::token::{Keys, MASTER_SECRET, ensure_master_keys};
 
 /// The name under which we own fields.
 const MANAGER: &str = "agentcube-instances";
@@ -49,6 +50,9 @@ pub struct Providers {
     policies: Cache<NetworkPolicy>,
     maps: Cache<ConfigMap>,
     claims: Cache<PersistentVolumeClaim>,
+    /// Keys of Tasks, and those of the operator that they are derived from.
+    secrets: Cache<Secret>,
+    masters: Cache<Secret>,
 }
 
 impl Debug for Providers {
@@ -65,6 +69,7 @@ impl Providers {
     pub fn new(client: Client, config: Config) -> Providers {
         let of_tasks = || watcher::Config::default().labels(labels::TASK_UID);
         let preparing = watcher::Config::default().labels(labels::PREPARES);
+        let masters = watcher::Config::default().fields(&format!("metadata.name={MASTER_SECRET}"));
         Providers {
             pods: Cache::new(client.clone(), of_tasks()),
             preparations: Cache::new(client.clone(), preparing),
@@ -73,6 +78,8 @@ impl Providers {
             policies: Cache::new(client.clone(), of_tasks()),
             maps: Cache::new(client.clone(), of_tasks()),
             claims: Cache::new(client.clone(), of_tasks()),
+            secrets: Cache::new(client.clone(), of_tasks()),
+            masters: Cache::new(client.clone(), masters),
             config: Arc::new(config),
             client,
         }
@@ -89,6 +96,8 @@ impl Providers {
             self.policies.run(stop()),
             self.maps.run(stop()),
             self.claims.run(stop()),
+            self.secrets.run(stop()),
+            self.masters.run(stop()),
         );
     }
 
@@ -101,6 +110,8 @@ impl Providers {
         self.policies.synced().await;
         self.maps.synced().await;
         self.claims.synced().await;
+        self.secrets.synced().await;
+        self.masters.synced().await;
     }
 
     /// What the Task names that others have to provide.
@@ -121,6 +132,8 @@ impl Providers {
             )));
         }
         let mut repairs = Repairs { known, made: Vec::new() };
+        let keys = self.keys().await?.for_task(&id.uid).to_secret(&id);
+        repairs.add(&keys, self.ensure(&self.secrets, &keys).await?);
         // What closes instances off, or what they need, is there before they can be started.
         for child in &rendered.children {
             self.child(&id, spec, child, &mut repairs).await?;
@@ -132,6 +145,18 @@ impl Providers {
             self.job(task, &id, spec, &rendered, &mut repairs).await?;
         }
         Ok(repairs.made)
+    }
+
+    /// The operator's keys, made if there are none yet.
+    async fn keys(&self) -> Result<Keys, SpecError> {
+        let namespace = &self.config.namespace;
+        if let Some(secret) = self.masters.get(namespace, MASTER_SECRET)
+            && let Ok(keys) = Keys::read(&secret)
+        {
+            return Ok(keys);
+        }
+        let keys = ensure_master_keys(self.client.clone(), namespace).await;
+        keys.map_err(|error| SpecError::Transient(error.to_string()))
     }
 
     async fn child(
@@ -441,6 +466,13 @@ impl InstanceSpecProvider for Providers {
             let task = owner(&*pod, "Task").or_else(by_job);
             futures_util::future::ready(name(&*pod, task))
         });
+        let secrets = self.secrets.clone();
+        let rotated = changes(&self.masters).flat_map(move |_| {
+            let all = secrets.list(None);
+            let tasks: Vec<_> =
+                all.iter().filter_map(|secret| name(&**secret, owner(&**secret, "Task"))).collect();
+            stream::iter(tasks)
+        });
         stream::select_all([
             of_pods.boxed(),
             owners(&self.preparations),
@@ -449,6 +481,8 @@ impl InstanceSpecProvider for Providers {
             owners(&self.policies),
             owners(&self.maps),
             owners(&self.claims),
+            owners(&self.secrets),
+            rotated.boxed(),
         ])
         .boxed()
     }

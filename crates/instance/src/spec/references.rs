@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use agentcube_api::Task;
 use agentcube_api::conditions::task as reasons;
 use k8s_openapi::api::core::v1::{Container, EnvFromSource, PodSpec, Volume};
+use kube::ResourceExt;
 
-use super::render::{Rendered, token_secret};
+use super::render::Rendered;
 use crate::provider::SpecError;
+use crate::token::task_secret_name;
 
 /// A kind of object that a Task may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,7 +85,7 @@ pub fn references(task: &Task, rendered: &Rendered) -> BTreeSet<Reference> {
     if let Some(pool) = pool(task) {
         found.insert(Reference { kind: Referent::SandboxPool, name: pool.into() });
     }
-    let token = token_secret(task);
+    let token = task_secret_name(&task.name_any());
     found.retain(|Reference { kind, name }| match kind {
         Referent::Secret => *name != token,
         Referent::ConfigMap => !rendered.children.iter().any(|child| child.is_config_map(name)),

@@ -9,7 +9,6 @@ use agentcube_api::agentcube::routing::RoutePolicy;
 use agentcube_api::agentcube::task::ReusePolicy;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, Probe, TCPSocketAction};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::ResourceExt;
 use serde::Serialize;
 
 use super::config::Config;
@@ -50,11 +49,6 @@ impl Child {
     pub(super) fn is_claim(&self, called: &str) -> bool {
         matches!(self, Child::Cache { name } if name == called)
     }
-}
-
-/// Name of the Secret with the keys by which instances of the Task verify tokens.
-pub fn token_secret(task: &Task) -> String {
-    format!("{}-token", task.name_any())
 }
 
 impl Rendered {

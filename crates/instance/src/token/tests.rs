@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::identity::{LONGEST_KEY, TaskId};
 
-fn secret(entries: &[(&str, &[u8])]) -> Secret {
+type Entries<'a> = &'a [(&'a str, &'a [u8])];
+
+fn secret(entries: Entries<'_>) -> Secret {
     let data = entries.iter().map(|(name, bytes)| ((*name).to_owned(), ByteString(bytes.to_vec()))).collect();
     Secret { data: Some(data), ..Secret::default() }
 }
@@ -132,7 +134,7 @@ fn a_tasks_keys_travel_in_its_secret_and_are_not_those_of_another() {
 
 #[test]
 fn spoilt_keys_are_told() {
-    let table: [(&[(&str, &[u8])], BadKeys); 6] = [
+    let table: [(Entries<'_>, BadKeys); 6] = [
         (&[], BadKeys::Missing("current")),
         (&[("current", b"k1")], BadKeys::NoCurrent("k1.key".into())),
         (&[("current", &[0xff]), ("k1.key", &[1; 32])], BadKeys::NotText("current")),

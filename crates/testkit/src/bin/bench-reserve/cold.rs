@@ -42,7 +42,7 @@ pub(crate) async fn measure(agentcube: &Path) -> Result<Measured> {
     let client = connect(&server.kubeconfig()).await?;
     let shutdown = CancellationToken::new();
     let kubelet = tokio::spawn(kubelet::run(connect(&server.kubeconfig()).await?, "default"));
-    let reserver = router(client.clone());
+    let reserver = router(client.clone()).await?;
     let running = tokio::spawn(reserver.clone().run(shutdown.clone()));
     reserver.ready().await;
     let mut measured = Measured::default();

@@ -82,9 +82,9 @@ pub(crate) async fn measure(binaries: &Binaries) -> Result<Measured> {
     let scaled = begun.elapsed();
     eprintln!("    idle for {IDLE:?}");
     tokio::time::sleep(SETTLE).await;
-    let ([of_controller], [of_router]) = ([controller.pid()], [router.pid()]);
+    let (of_controller, of_router) = ([controller.pid()], [router.pid()]);
     let (idle_controller, idle_router) =
-        tokio::try_join!(idle::measure(&[of_controller], IDLE), idle::measure(&[of_router], IDLE))?;
+        tokio::try_join!(idle::measure(&of_controller, IDLE), idle::measure(&of_router, IDLE))?;
     kubelet.abort();
     Ok(Measured {
         applied,

@@ -55,6 +55,7 @@ pub(crate) async fn router(kubeconfig: &Path) -> Result<()> {
     let options = reserve::Options {
         name: "bench".to_owned(),
         namespace: SYSTEM.to_owned(),
+        keys: ensure_master_keys(client.clone(), SYSTEM).await?,
         timing: Timing::default(),
     };
     let reserver = Reserver::new(client.clone(), options);
