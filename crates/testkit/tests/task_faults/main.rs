@@ -35,7 +35,7 @@ fn main() -> ExitCode {
             for seed in seed..seed + rounds {
                 for reuse in [true, false] {
                     let lasts = lasts.unwrap_or(Duration::from_secs(15));
-                    let storm = Storm { seed, lasts, keys: 200, clients: 48, reuse };
+                    let storm = Storm { seed, lasts, keys: 200, clients: 32, reuse };
                     let name = format!("a storm on the embedded server, {}", named(&storm));
                     if options.selects(&name) {
                         report.note(&name, embedded(storm).await.with_context(|| format!("{storm:?}")));
