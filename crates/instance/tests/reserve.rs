@@ -64,7 +64,8 @@ async fn one_key_through_three_routers_gets_one_instance() {
     let routers = [world.router("a").await, world.router("b").await, world.router("c").await];
     let requests = (0..12).map(|n| routers[n % 3].reserve(&task, "user-1"));
     let reserved = join_all(requests).await;
-    let instances: HashSet<_> = reserved.iter().map(|reserved| &reserved.as_ref().unwrap().instance).collect();
+    let instances: HashSet<_> =
+        reserved.iter().map(|reserved| &reserved.as_ref().unwrap().instance).collect();
     assert_eq!(instances.len(), 1);
     assert_eq!(world.all_pods().await.len(), 1);
     assert_eq!(world.sessions().await.len(), 1);
@@ -79,7 +80,8 @@ async fn many_keys_through_three_routers_get_as_many_instances() {
     let requests = (0..36).map(|n| routers[n % 3].reserve(&task, &keys[n / 3]));
     let reserved: Vec<_> = join_all(requests).await.into_iter().map(Result::unwrap).collect();
     for n in 0..12 {
-        let of_key: HashSet<_> = reserved[3 * n..3 * n + 3].iter().map(|reserved| &reserved.instance).collect();
+        let of_key: HashSet<_> =
+            reserved[3 * n..3 * n + 3].iter().map(|reserved| &reserved.instance).collect();
         assert_eq!(of_key.len(), 1, "{}", keys[n]);
     }
     let instances: HashSet<_> = reserved.iter().map(|reserved| &reserved.instance).collect();

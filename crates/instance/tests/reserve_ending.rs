@@ -53,7 +53,8 @@ async fn a_session_in_use_is_not_released() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_session_is_released_unless_a_request_rescues_it() {
     let world = World::new().await;
-    let task = world.task("agent", json!({ "scaling": { "instanceLifecycle": { "idleTimeout": "1s" } } })).await;
+    let task =
+        world.task("agent", json!({ "scaling": { "instanceLifecycle": { "idleTimeout": "1s" } } })).await;
     let router = world.router("a").await;
     let first = router.reserve(&task, "user-1").await.unwrap();
     let instance = first.instance.clone();

@@ -109,7 +109,8 @@ async fn job_pod(world: &World, task: &TaskId, n: u32) -> Pod {
         "spec": { "nodeName": "node", "restartPolicy": "Never",
             "containers": [{ "name": "agent", "image": "agent:1" }] },
     });
-    let pod = world.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let pod =
+        world.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
     world.until_ready(&pod.name_any()).await
 }
 

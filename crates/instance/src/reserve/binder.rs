@@ -175,7 +175,10 @@ impl Binder {
             },
         };
         let since = known.entry.as_ref().map_or(Duration::ZERO, |entry| entry.since);
-        let looked = self.looked.as_ref().filter(|(_, at, _)| *at >= since && now.saturating_sub(*at) < timing.prompt());
+        let looked = self
+            .looked
+            .as_ref()
+            .filter(|(_, at, _)| *at >= since && now.saturating_sub(*at) < timing.prompt());
         let wanted = known.session().and_then(|session| session.holder.as_ref());
         let looked = looked.filter(|(uid, _, _)| wanted.is_some_and(|wanted| wanted.uid == *uid));
         let holder = match (&known.holder, looked) {

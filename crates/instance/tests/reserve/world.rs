@@ -107,8 +107,11 @@ impl World {
         let task: Task = serde_json::from_value(task).unwrap();
         let api: Api<Task> = Api::namespaced(self.client.clone(), NAMESPACE);
         let task = api.create(&PostParams::default(), &task).await.unwrap();
-        let id =
-            TaskId { namespace: NAMESPACE.into(), name: name.into(), uid: task.uid().unwrap().as_str().into() };
+        let id = TaskId {
+            namespace: NAMESPACE.into(),
+            name: name.into(),
+            uid: task.uid().unwrap().as_str().into(),
+        };
         self.revision(&id, &format!("{name}-1")).await;
         id
     }
@@ -397,7 +400,11 @@ impl Router {
     /// What the router says that it has seen.
     pub(crate) async fn seen(&self, world: &World) -> Option<RouterLease> {
         let leases: Api<Lease> = Api::namespaced(world.client.clone(), SYSTEM);
-        leases.get_opt(&format!("router-{}", self.name)).await.unwrap().and_then(|lease| RouterLease::read(&lease))
+        leases
+            .get_opt(&format!("router-{}", self.name))
+            .await
+            .unwrap()
+            .and_then(|lease| RouterLease::read(&lease))
     }
 
     /// Waits until the router knows so many idle instances of it.
