@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::{
-    apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, get, image, invoke, logs, port_forward,
-    sample_agent, sessions, status, token, up, version,
+    apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, get, image, invoke, logs,
+    port_forward, sample_agent, sessions, status, token, up, version,
 };
 
 /// Clients of ours say themselves what goes wrong.

@@ -2,20 +2,18 @@
 //! takes one short lock of many and never waits for the server. Never goes backwards: older news is ignored.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::activity::{Subject, Use};
 use super::clock::Clock;
 use super::intern::Names;
 use super::reached::Reached;
+use super::shards::Shards;
 use crate::identity::{SessionKey, TaskId};
 use crate::record::{Hold, Instance, LeaseHash, Life, Session};
-
-const SHARDS: usize = 64;
 
 /// A session of a Task, by what the name and the namespace of its Lease are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,7 +57,7 @@ pub(super) struct Entry {
     pub(super) kept: Kept,
     /// Since when this version has been known.
     pub(super) since: Duration,
-    /// When the write that made this version was sent, if it was ours.
+    /// When the write that made this version was sent, if it was ours and no later one of ours may be under way.
     pub(super) sent: Option<Duration>,
     /// What this router's requests do with the session, if any came.
     usage: Option<Arc<Use>>,
@@ -98,22 +96,6 @@ pub(super) struct LeaseNews {
 pub(super) struct Hit {
     pub(super) instance: Arc<Instance>,
     pub(super) usage: Arc<Use>,
-}
-
-struct Shards<K, V> {
-    hasher: RandomState,
-    shards: Box<[RwLock<HashMap<K, V>>]>,
-}
-
-impl<K: Hash + Eq, V> Shards<K, V> {
-    fn new() -> Shards<K, V> {
-        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        Shards { hasher: RandomState::new(), shards }
-    }
-
-    fn of<Q: Hash + ?Sized>(&self, key: &Q) -> &RwLock<HashMap<K, V>> {
-        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
-    }
 }
 
 /// The memory.
@@ -267,6 +249,13 @@ impl Index {
         LeaseNews { changed: true, marked: releasing || ending, objection }
     }
 
+    /// The answer to a write of ours was lost: it may happen yet, so what is known of the Lease has to be confirmed.
+    pub(super) fn doubt(&self, id: &SessionId) {
+        if let Some(entry) = self.sessions.of(id).write().get_mut(id) {
+            entry.sent = None;
+        }
+    }
+
     /// A Lease is gone: the watch says so, or the server in answer to something.
     pub(super) fn remove_lease(&self, id: &SessionId, uid: &Arc<str>, version: u64, source: Source) -> bool {
         let mut reached = self.leases.lock();
@@ -295,7 +284,7 @@ impl Index {
         let mut reached = self.leases.lock();
         let listed: HashMap<Arc<str>, ()> = items.iter().map(|(_, kept)| (kept.uid().clone(), ())).collect();
         let mut news = Vec::new();
-        for shard in &self.sessions.shards {
+        for shard in self.sessions.all() {
             shard.write().retain(|id, entry| {
                 let stays = entry.kept.version() > revision || listed.contains_key(entry.kept.uid());
                 if !stays {
@@ -381,7 +370,7 @@ impl Index {
         let mut reached = self.pods.lock();
         let listed: HashMap<Arc<str>, ()> = items.iter().map(|item| (item.id.uid.clone(), ())).collect();
         let mut gone = Vec::new();
-        for shard in &self.instances.shards {
+        for shard in self.instances.all() {
             shard.write().retain(|uid, held| {
                 let stays = held.version > revision || listed.contains_key(uid);
                 if !stays {
