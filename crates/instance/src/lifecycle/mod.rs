@@ -199,8 +199,7 @@ async fn reconcile(hands: Hands, key: TaskKey) -> Result<Requeue, Error> {
     let mut operations = plan.operations;
     operations.truncate(hands.rules.limits.operations);
     if operations.iter().any(|operation| operation.rests_on_routers()) {
-        let unknown =
-            hands.is_any_router_unknown().await.map_err(|first| Error { failed: 1, tried: 1, first })?;
+        let unknown = answered(hands.is_any_router_unknown()).await.map_err(Error::one)?;
         if unknown {
             // Its Lease is on its way here.
             hands.index.lock().waits_for_routers(&key);
