@@ -106,6 +106,12 @@ const SUITES: &[Suite] = &[
         runs: &[&["-p", "agentcube-node"], &["-p", "agentcube-testkit", "--test", "node"]],
         needs: &[Need::Kubernetes],
     },
+    Suite {
+        name: "stories",
+        about: "the user stories and the end-to-end cases of Tasks on `agentcube up`, through its gateway",
+        runs: &[&["-p", "agentcube-testkit", "--test", "stories"]],
+        needs: &[],
+    },
 ];
 
 #[derive(Default)]

@@ -99,6 +99,16 @@ pub mod task {
     pub const REASON_RUNTIME_CLASS_MISSING: &str = "RuntimeClassMissing";
     /// SpecReady is false: the SandboxPool does not exist.
     pub const REASON_POOL_MISSING: &str = "SandboxPoolMissing";
+    /// SpecReady is false: a Secret that instances need does not exist.
+    pub const REASON_SECRET_MISSING: &str = "SecretMissing";
+    /// SpecReady is false: a ConfigMap that instances need does not exist.
+    pub const REASON_CONFIG_MAP_MISSING: &str = "ConfigMapMissing";
+    /// SpecReady is false: a PersistentVolumeClaim that instances need does not exist.
+    pub const REASON_CLAIM_MISSING: &str = "PersistentVolumeClaimMissing";
+    /// SpecReady is false: the ServiceAccount of instances does not exist.
+    pub const REASON_SERVICE_ACCOUNT_MISSING: &str = "ServiceAccountMissing";
+    /// SpecReady is false: the PriorityClass of instances does not exist.
+    pub const REASON_PRIORITY_CLASS_MISSING: &str = "PriorityClassMissing";
     /// SpecReady is false: what instances need is still being prepared, such as a bundle that is fetched.
     pub const REASON_PREPARING: &str = "Preparing";
     /// SpecReady is false: instances are started and none comes up.

@@ -4,10 +4,12 @@
 //! reserves, from memory where a session is bound. `docs/decisions/0011-reservation.md` has the protocol.
 
 pub mod identity;
+pub mod lifecycle;
 pub mod provider;
 pub mod record;
 pub mod reserve;
 pub mod revision;
+pub mod spec;
 pub mod timing;
 pub mod token;
 

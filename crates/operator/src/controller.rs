@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Cache, Change, Object};
+use crate::metrics::{self, Counter, Histogram, Registry};
 pub use crate::queue::Requeue;
 use crate::queue::{Key, Outcome, Queue};
 
@@ -23,12 +25,21 @@ pub struct Counts {
     pub errors: AtomicU64,
 }
 
+/// The same for all to see.
+#[derive(Clone)]
+struct Shown {
+    reconciles: Counter,
+    errors: Counter,
+    took: Histogram,
+}
+
 /// A controller that is being put together; [`Controller::run`] runs it.
 pub struct Controller<K> {
     name: &'static str,
     concurrency: usize,
     queue: Queue<K>,
     counts: Arc<Counts>,
+    shown: Option<Shown>,
     /// Each turns the changes of one cache into keys, for ever.
     sources: Vec<BoxFuture<'static, ()>>,
     /// Each waits until one cache is filled.
@@ -42,6 +53,7 @@ impl<K: Key> Controller<K> {
             concurrency: DEFAULT_CONCURRENCY,
             queue: Queue::new(),
             counts: Arc::default(),
+            shown: None,
             sources: Vec::new(),
             waits: Vec::new(),
         }
@@ -85,6 +97,22 @@ impl<K: Key> Controller<K> {
         self.counts.clone()
     }
 
+    /// Counts reconciles, their errors and how long they take in this registry, with the controller's name as label.
+    pub fn metrics(mut self, registry: &Registry) -> Self {
+        let (labels, values) = (&["controller"][..], &[self.name][..]);
+        let total = "Reconciles that came to their end.";
+        let errors = "Reconciles that failed, and are tried again.";
+        let took = "How long reconciles took.";
+        self.shown = Some(Shown {
+            reconciles: registry.counter("agentcube_reconciles_total", total, labels).with(values),
+            errors: registry.counter("agentcube_reconcile_errors_total", errors, labels).with(values),
+            took: registry
+                .histogram("agentcube_reconcile_seconds", took, labels, metrics::SECONDS)
+                .with(values),
+        });
+        self
+    }
+
     /// Runs until the shutdown, and then until the reconciles under way are over.
     pub async fn run<R, F, E>(self, shutdown: CancellationToken, reconcile: R)
     where
@@ -92,7 +120,7 @@ impl<K: Key> Controller<K> {
         F: Future<Output = Result<Requeue, E>> + Send + 'static,
         E: Display + Send + 'static,
     {
-        let Controller { name, concurrency, queue, counts, sources, waits } = self;
+        let Controller { name, concurrency, queue, counts, shown, sources, waits } = self;
         for wait in waits {
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -100,11 +128,18 @@ impl<K: Key> Controller<K> {
             }
         }
         let handle = |key: K| {
-            let (counts, described) = (counts.clone(), format!("{key:?}"));
+            let (counts, shown, described) = (counts.clone(), shown.clone(), format!("{key:?}"));
             let reconciling = reconcile(key);
             async move {
                 counts.reconciles.fetch_add(1, Ordering::Relaxed);
-                match reconciling.await {
+                let begun = Instant::now();
+                let outcome = reconciling.await;
+                if let Some(shown) = shown {
+                    shown.reconciles.inc();
+                    shown.errors.add(u64::from(outcome.is_err()));
+                    shown.took.took(begun.elapsed());
+                }
+                match outcome {
                     Ok(requeue) => Outcome::Done(requeue),
                     Err(error) => {
                         counts.errors.fetch_add(1, Ordering::Relaxed);

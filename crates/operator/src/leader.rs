@@ -6,18 +6,23 @@
 
 mod machine;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use kube::api::{Api, PostParams};
-use tokio::sync::watch;
+use kube::core::ObjectMeta;
+use kube::runtime::watcher;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use machine::{Action, Answer, Machine};
+
+use crate::watch::{Sink, follow_in};
 
 /// How often the release of a Lease is tried. It lapses by itself in the end.
 const RELEASE_TRIES: usize = 3;
@@ -35,7 +40,7 @@ pub struct Options {
     /// How long the leader goes on after its last confirmed sign of life. The rest of `lease_duration` is for its
     /// work to stop.
     pub renew_deadline: Duration,
-    /// How often the leader gives a sign of life, and others look.
+    /// How often the leader gives a sign of life, and others look, if no watch tells them to.
     pub retry_period: Duration,
 }
 
@@ -116,6 +121,31 @@ pub struct Elector {
     api: Api<Lease>,
     options: Options,
     until: watch::Sender<Option<Instant>>,
+    /// The Lease has changed: whoever stands by looks at once.
+    changed: Arc<Notify>,
+}
+
+/// Tells only that something happened to the Lease. What it says is read, when it matters.
+struct Changes(Arc<Notify>);
+
+impl Sink<Lease> for Changes {
+    type Item = ();
+
+    fn read(&self, _: Lease) {}
+
+    fn listed(&self, _: Vec<()>, _: u64) {
+        self.0.notify_one();
+    }
+
+    fn applied(&self, (): (), _: u64) {
+        self.0.notify_one();
+    }
+
+    fn deleted(&self, _: &ObjectMeta, _: u64) {
+        self.0.notify_one();
+    }
+
+    fn bookmark(&self, _: u64) {}
 }
 
 impl Elector {
@@ -123,12 +153,17 @@ impl Elector {
         options.check()?;
         let api = Api::namespaced(client, &options.namespace);
         let (sender, receiver) = watch::channel(None);
-        Ok((Elector { api, options, until: sender }, Handle { until: receiver }))
+        let elector = Elector { api, options, until: sender, changed: Arc::default() };
+        Ok((elector, Handle { until: receiver }))
     }
 
     /// Stands for election, and for re-election, until the shutdown; then releases the Lease if it is held. What was
     /// done as leader has to be over by then.
     pub async fn run(self, shutdown: CancellationToken) {
+        let only_this = watcher::Config::default().fields(&format!("metadata.name={}", self.options.name));
+        let mut watching = JoinSet::new();
+        let changes = Changes(self.changed.clone());
+        watching.spawn(follow_in(self.api.clone(), only_this, changes, shutdown.clone()));
         let mut machine = Machine::new(self.options.clone(), Instant::now());
         loop {
             let action = machine.next(Instant::now());
@@ -162,7 +197,13 @@ impl Elector {
         let (sent, name) = (Instant::now(), self.options.name.as_str());
         let parameters = PostParams::default();
         let answer = match action {
-            Action::Rest(until) => return tokio::time::sleep_until(until).await,
+            Action::Rest(until) => {
+                tokio::select! {
+                    () = tokio::time::sleep_until(until) => {}
+                    () = self.changed.notified(), if machine.waits_for_others() => machine.look(Instant::now()),
+                }
+                return;
+            }
             Action::Read => self.answered(self.api.get_opt(name)).await.map(Answer::Read),
             Action::Create => {
                 let lease = machine.claim(Timestamp::now());

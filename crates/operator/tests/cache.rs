@@ -9,6 +9,7 @@ use agentcube_apiserver::store::Retention;
 use agentcube_operator::cache::{Cache, Receiver};
 use agentcube_operator::controller::{Controller, Requeue};
 use agentcube_operator::events::Recorder;
+use agentcube_operator::metrics::Registry;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Event};
 use kube::api::{Api, DeleteParams, PostParams, WatchEvent, WatchParams};
@@ -114,7 +115,9 @@ async fn a_failing_reconcile_is_counted_and_tried_again() {
     let shutdown = CancellationToken::new();
     let cache: Cache<ConfigMap> = Cache::new(client.clone(), watcher::Config::default());
     tokio::spawn(cache.clone().run(shutdown.clone()));
+    let registry = Registry::new();
     let controller = Controller::new("test")
+        .metrics(&registry)
         .watch(&cache, |change| change.sides().map(|side| side.name_any()).collect::<Vec<_>>());
     let (counts, tries, stop) = (controller.counts(), Arc::new(AtomicU64::new(0)), shutdown.clone());
     let api: Api<ConfigMap> = Api::namespaced(client, "default");
@@ -134,6 +137,14 @@ async fn a_failing_reconcile_is_counted_and_tried_again() {
     controller.run(shutdown, reconcile).await;
     assert_eq!(counts.errors.load(Ordering::SeqCst), 2);
     assert_eq!(counts.reconciles.load(Ordering::SeqCst), 3);
+    let shown = registry.encode();
+    for line in [
+        "agentcube_reconciles_total{controller=\"test\"} 3\n",
+        "agentcube_reconcile_errors_total{controller=\"test\"} 2\n",
+        "agentcube_reconcile_seconds_count{controller=\"test\"} 3\n",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
 }
 
 #[tokio::test]

@@ -51,7 +51,8 @@ async fn a_leader_that_leaves_is_followed_at_once() {
     let at = Instant::now();
     assert!(!a.is_leading());
     b.leading().await;
-    assert!(at.elapsed() <= options("b").retry_period, "{:?}", at.elapsed());
+    // Not only when it would have looked anyway.
+    assert!(at.elapsed() < options("b").retry_period / 10, "{:?}", at.elapsed());
     let spec = lease(&client).await.spec.unwrap();
     assert_eq!((spec.holder_identity.as_deref(), spec.lease_transitions), (Some("b"), Some(1)));
 }

@@ -27,10 +27,13 @@ struct Heard {
     broken: usize,
 }
 
-/// Keeps names and revisions. `hook` runs at each contact.
+/// Runs at each contact, with their number.
+type Hook = Box<dyn FnMut(usize) + Send>;
+
+/// Keeps names and revisions.
 struct Names {
     heard: Sender<Heard>,
-    hook: Mutex<Option<Box<dyn FnMut(usize) + Send>>>,
+    hook: Mutex<Option<Hook>>,
 }
 
 impl Names {

@@ -1,6 +1,6 @@
 //! Installs the CustomResourceDefinitions of AgentCube's own kinds, built into the program as they are generated, and
-//! small ones of the kinds of gateways, unless somebody has installed those. What is there already, and is the same,
-//! costs one read.
+//! those of the Gateway API, unless somebody has installed those. What is there already, and is the same, costs one
+//! read.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,6 +13,7 @@ use kube::api::{Api, ListParams};
 use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
 
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
 const FIELD_MANAGER: &str = "agentcube-up";
 /// Which text a definition was made from.
 const SOURCE: &str = "agentcube.io/definition-source";
@@ -39,12 +40,16 @@ pub(super) async fn install(client: &kube::Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The definitions of kinds that are not ours, except those that somebody else has installed.
+/// Those of the Gateway API that nobody else has installed. The policies of Envoy Gateway mean nothing where there is
+/// none.
 fn gateway_definitions(
     present: &[PartialObjectMeta<CustomResourceDefinition>],
 ) -> anyhow::Result<Vec<String>> {
     let mut texts = Vec::new();
     for definition in agentcube_task::definitions() {
+        if definition.spec.group != GATEWAY_API {
+            continue;
+        }
         let theirs = present.iter().any(|one| {
             let ours =
                 one.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(SOURCE));
@@ -117,7 +122,7 @@ mod tests {
         };
         install(&client).await.unwrap();
         let first = versions().await;
-        assert_eq!(first.len(), 10 + agentcube_task::definitions().len());
+        assert_eq!(first.len(), 14);
         let tasks: Value = client
             .request(http::Request::get("/apis/agentcube.io/v1alpha1/tasks").body(Vec::new()).unwrap())
             .await

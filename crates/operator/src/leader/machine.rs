@@ -95,6 +95,16 @@ impl Machine {
         }
     }
 
+    /// Whether it rests until others have done something.
+    pub(super) fn waits_for_others(&self) -> bool {
+        !self.fresh
+    }
+
+    /// Looks at the Lease next, without waiting any longer.
+    pub(super) fn look(&mut self, now: Instant) {
+        self.next = self.next.min(now);
+    }
+
     /// Takes in what came of an action that was begun at `sent`.
     pub(super) fn learn(&mut self, answer: Answer, sent: Instant, now: Instant) {
         match answer {

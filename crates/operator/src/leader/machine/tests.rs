@@ -284,10 +284,10 @@ proptest! {
                 }
             }
             // Whoever reaches the server in this tick, reaches it before and after the others are served.
-            for number in 0..3 {
+            for (number, candidate) in candidates.iter_mut().enumerate() {
                 world.serve(tick);
                 let fate = || if tick < calm { fates.next().unwrap() } else { SMOOTH };
-                world.drive(number, &mut candidates[number], tick, fate);
+                world.drive(number, candidate, tick, fate);
             }
             let leaders: Vec<usize> = (0..3).filter(|number| candidates[*number].leads(tick)).collect();
             prop_assert!(leaders.len() <= 1, "{leaders:?} lead at {tick}");
