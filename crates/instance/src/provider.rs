@@ -63,9 +63,9 @@ pub trait InstanceSpecProvider: Send + Sync {
     /// How the revision stands, from memory.
     fn spec_status(&self, task: &Task, spec: &SpecId) -> SpecStatus;
 
-    /// Tells, from now on, of every Task of which an instance or something that was made for it has changed in that
-    /// memory: time to look at it again. Whoever listens to the API server instead may hear of a change before the
-    /// provider does, and then see the old status.
+    /// Tells, from now on, of every Task of which something that was made for it, or the trouble of an instance, has
+    /// changed in that memory: time to look at it again. Whoever listens to the API server instead may hear of a
+    /// change before the provider does, and then see the old status. How many instances there are is not told.
     fn changes(&self) -> BoxStream<'static, TaskName> {
         futures_util::stream::pending().boxed()
     }

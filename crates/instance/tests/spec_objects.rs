@@ -13,7 +13,7 @@ use agentcube_instance::provider::{InstanceSpecProvider, Repaired, SpecError, Sp
 use agentcube_instance::revision::{Form, Revision};
 use agentcube_instance::spec::{BundleCache, Config, Providers};
 use agentcube_instance::token::TaskKeys;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, PodTemplate, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -97,17 +97,16 @@ impl World {
         self.providers.spec_status(task, &first())
     }
 
-    /// Waits, change by change, until the revision stands as wanted.
+    /// Waits until the revision stands as wanted.
     async fn until(&self, task: &Task, wanted: impl Fn(&SpecStatus) -> bool) -> SpecStatus {
-        let mut changes = self.providers.changes();
+        let mut looks = tokio::time::interval(Duration::from_millis(10));
         let waiting = async {
             loop {
                 let status = self.status(task);
                 if wanted(&status) {
                     return status;
                 }
-                let changed = changes.next().await.expect("changes do not end");
-                assert_eq!((&*changed.namespace, &*changed.name), ("default", "agent"));
+                looks.tick().await;
             }
         };
         match tokio::time::timeout(PATIENCE, waiting).await {
@@ -491,12 +490,17 @@ async fn instances_are_counted_and_their_trouble_is_told() {
     let ready = json!([{ "type": "Ready", "status": "True" }]);
     set_status(&pods, "agent-0", json!({ "phase": "Running", "podIP": "10.0.0.1", "conditions": ready }))
         .await;
+    let mut changes = world.providers.changes();
+    while let Some(Some(_)) = changes.next().now_or_never() {}
     let waiting = json!({ "reason": "ImagePullBackOff", "message": "not found in the registry" });
     let container = json!({
         "name": "agent", "image": "agent:1", "imageID": "", "ready": false, "restartCount": 0,
         "state": { "waiting": waiting },
     });
     set_status(&pods, "agent-1", json!({ "phase": "Pending", "containerStatuses": [container] })).await;
+    // The trouble of an instance has its Task looked at.
+    let woken = tokio::time::timeout(PATIENCE, changes.next()).await.expect("in time").unwrap();
+    assert_eq!((&*woken.namespace, &*woken.name), ("default", "agent"));
     let status = world.until(&task, |status| status.trouble.is_some() && status.available == 1).await;
     let trouble = "1 of 3 instances fail; agent-1: container agent cannot start: ImagePullBackOff: not found in the registry";
     let expected = SpecStatus {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::{Task, TaskGateway};
-use agentcube_instance::provider::InstanceSpecProvider;
+use agentcube_instance::provider::{InstanceSpecProvider, TaskName};
 use agentcube_operator::cache::{Cache, Change, Object};
 use agentcube_operator::controller::Controller;
 use agentcube_operator::events::Recorder;
 use agentcube_operator::queue::Queue;
+use futures_util::stream::{BoxStream, StreamExt};
 use kube::{Client, ResourceExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -60,6 +61,7 @@ impl Controllers {
         let queue = controller.queue();
         let missing = Missing::new(client.clone(), queue.clone());
         let controller = watch_for_tasks(controller, &caches, &missing);
+        let told = background.spawn(forward_changes(provider.changes(), queue.clone()));
         let forwarding = forward_pods(pods, caches.tasks.clone(), queue, options.counts_every);
         let forwarding = background.spawn(forwarding);
         let gateways = gateway::Reconciler {
@@ -84,6 +86,7 @@ impl Controllers {
         let of_tasks = controller.run(shutdown, move |key| Box::pin(tasks.clone().reconcile(key)));
         tokio::join!(of_gateways, of_tasks);
         forwarding.abort();
+        told.abort();
         after.cancel();
         while background.join_next().await.is_some() {}
     }
@@ -195,6 +198,13 @@ fn owners<K: Object>(change: &Change<K>, kind: &'static str) -> impl IntoIterato
         Some(Name { namespace: object.namespace().unwrap_or_default(), name: owner.name.clone() })
     };
     change.sides().filter_map(of).collect::<HashSet<_>>()
+}
+
+/// Has a Task looked at when its provider says so.
+async fn forward_changes(mut changes: BoxStream<'static, TaskName>, queue: Queue<Name>) {
+    while let Some(task) = changes.next().await {
+        queue.add(Name { namespace: task.namespace.to_string(), name: task.name.to_string() });
+    }
 }
 
 /// Has a Task looked at when its instances change, but not more often than this.

@@ -1,27 +1,29 @@
 //! Says what was taken back and why: an Event on the Task, and on the instance where somebody should look at it, and
 //! a count per reason. Never names a session's key, which may be a secret of its user.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use agentcube_api::{Task, reasons};
 use agentcube_operator::events::Recorder;
+use agentcube_operator::metrics::{Counter, Family, Registry};
 use k8s_openapi::api::core::v1::Pod;
-use parking_lot::Mutex;
 
 use super::operation::{Operation, Reason};
 
 /// How much was taken back, by reason; cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct Reclaimed(Arc<Mutex<BTreeMap<Reason, u64>>>);
+#[derive(Clone, Debug)]
+pub struct Reclaimed(Family<Counter>);
 
 impl Reclaimed {
+    pub(super) fn new(registry: &Registry) -> Reclaimed {
+        let help = "Sessions, instances and routers' Leases that were taken back, by why";
+        Reclaimed(registry.counter("agentcube_reclaimed_total", help, &["reason"]))
+    }
+
     pub fn of(&self, reason: Reason) -> u64 {
-        self.0.lock().get(&reason).copied().unwrap_or(0)
+        self.0.with(&[reason.as_str()]).get()
     }
 
     pub(super) fn add(&self, reason: Reason) {
-        *self.0.lock().entry(reason).or_default() += 1;
+        self.0.with(&[reason.as_str()]).inc();
     }
 }
 

@@ -20,6 +20,7 @@ use std::time::Duration;
 use agentcube_operator::cache::Change;
 use agentcube_operator::controller::{Controller, Requeue};
 use agentcube_operator::events::Recorder;
+use agentcube_operator::metrics::Registry;
 use agentcube_operator::queue::Queue;
 use futures_util::{StreamExt, stream};
 use kube::{Client, Resource};
@@ -81,10 +82,15 @@ struct Error {
 
 impl Manager {
     pub fn new(client: Client, options: Options) -> Manager {
-        Manager { client, options, reclaimed: Reclaimed::default() }
+        Manager::counted(client, options, &Registry::new())
     }
 
-    /// Counts of what was taken back, for metrics.
+    /// The same, with its counts among these metrics.
+    pub fn counted(client: Client, options: Options, metrics: &Registry) -> Manager {
+        Manager { client, options, reclaimed: Reclaimed::new(metrics) }
+    }
+
+    /// Counts of what was taken back.
     pub fn reclaimed(&self) -> Reclaimed {
         self.reclaimed.clone()
     }

@@ -1,6 +1,9 @@
 //! Turns changes of objects into views of Tasks, each object read once per change, and says which Tasks a change
 //! concerns. An object is always read from its cache, which never goes backwards, so neither does a view.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;

@@ -258,6 +258,7 @@ impl Binder {
             }
             Err(failure @ (Failure::Refused(_) | Failure::Unclear(_))) => {
                 self.unsure = true;
+                self.shared.index.doubt(&self.binding.id);
                 self.trouble(&failure).await;
             }
         }

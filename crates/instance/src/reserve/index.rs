@@ -57,7 +57,7 @@ pub(super) struct Entry {
     pub(super) kept: Kept,
     /// Since when this version has been known.
     pub(super) since: Duration,
-    /// When the write that made this version was sent, if it was ours.
+    /// When the write that made this version was sent, if it was ours and no later one of ours may be under way.
     pub(super) sent: Option<Duration>,
     /// What this router's requests do with the session, if any came.
     usage: Option<Arc<Use>>,
@@ -247,6 +247,13 @@ impl Index {
         };
         shard.insert(id, Box::new(Entry { kept, since: now, sent, usage }));
         LeaseNews { changed: true, marked: releasing || ending, objection }
+    }
+
+    /// The answer to a write of ours was lost: it may happen yet, so what is known of the Lease has to be confirmed.
+    pub(super) fn doubt(&self, id: &SessionId) {
+        if let Some(entry) = self.sessions.of(id).write().get_mut(id) {
+            entry.sent = None;
+        }
     }
 
     /// A Lease is gone: the watch says so, or the server in answer to something.

@@ -6,11 +6,13 @@ mod children;
 mod code;
 mod config;
 mod health;
+mod lookup;
 mod pod;
 mod providers;
 mod references;
 mod render;
 mod sandbox;
+mod wakes;
 
 pub use config::{BundleCache, Config, Guard, Installer, Isolation, Program, Runtime};
 pub use providers::Providers;

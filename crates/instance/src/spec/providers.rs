@@ -5,31 +5,26 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use agentcube_api::{SandboxPool, Task, labels};
+use agentcube_api::{Task, labels};
 use agentcube_operator::cache::{Cache, Object};
 use agentcube_operator::children::{self, Ensured};
 use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{
-    ConfigMap, PersistentVolumeClaim, Pod, PodTemplate, Secret, ServiceAccount,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, PodTemplate, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::node::v1::RuntimeClass;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use super::children as wanted;
 use super::config::Config;
-use super::health;
-use super::references::{Reference, Referent, pool, references};
+use super::references::{Reference, pool, references};
 use super::render::{Child, Rendered, render};
+use super::{health, lookup, wakes};
 use crate::identity::{SpecId, TaskId};
 use crate::provider::{InstanceSpecProvider, Repair, Repaired, SpecError, SpecStatus, TaskName};
 use crate::revision::label_value;
@@ -123,8 +118,9 @@ impl Providers {
         self.synced().await;
         let id = wanted::identify(task)?;
         let rendered = render(task, &self.config)?;
-        let present = references(task, &rendered).into_iter().map(|reference| self.exists(&id, reference));
-        try_join_all(present).await?;
+        let named = references(task, &rendered);
+        let named = named.iter().map(|reference| lookup::find(&self.client, &id.namespace, reference));
+        try_join_all(named).await?;
         if let Some(pool) = pool(task) {
             return Err(SpecError::Invalid(format!(
                 "poolRef {pool:?}: instances on a SandboxPool are not supported yet; leave poolRef out to run them as \
@@ -406,27 +402,6 @@ impl Providers {
         }
         status
     }
-
-    async fn exists(&self, task: &TaskId, reference: Reference) -> Result<(), SpecError> {
-        let (client, namespace, name) = (self.client.clone(), &*task.namespace, &reference.name);
-        let found = match reference.kind {
-            Referent::Secret => within::<Secret>(client, namespace, name).await,
-            Referent::ConfigMap => within::<ConfigMap>(client, namespace, name).await,
-            Referent::Claim => within::<PersistentVolumeClaim>(client, namespace, name).await,
-            Referent::ServiceAccount => within::<ServiceAccount>(client, namespace, name).await,
-            Referent::SandboxPool => within::<SandboxPool>(client, namespace, name).await,
-            Referent::PriorityClass => is_there(Api::<PriorityClass>::all(client), name).await,
-            Referent::RuntimeClass => is_there(Api::<RuntimeClass>::all(client), name).await,
-        };
-        match found {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(reference.missing(namespace)),
-            Err(error) => {
-                let kind = reference.kind.kind();
-                Err(SpecError::Transient(format!("cannot tell whether {kind} {name:?} exists: {error}")))
-            }
-        }
-    }
 }
 
 impl InstanceSpecProvider for Providers {
@@ -456,33 +431,16 @@ impl InstanceSpecProvider for Providers {
     }
 
     fn changes(&self) -> BoxStream<'static, TaskName> {
-        let jobs = self.jobs.clone();
-        let of_job = move |namespace: &str, job: &str| {
-            let job = jobs.get(namespace, job)?;
-            owner(&*job, "Task")
-        };
-        let of_pods = changes(&self.pods).filter_map(move |pod| {
-            let by_job = || of_job(&pod.namespace()?, &owner(&*pod, "Job")?);
-            let task = owner(&*pod, "Task").or_else(by_job);
-            futures_util::future::ready(name(&*pod, task))
-        });
-        let secrets = self.secrets.clone();
-        let rotated = changes(&self.masters).flat_map(move |_| {
-            let all = secrets.list(None);
-            let tasks: Vec<_> =
-                all.iter().filter_map(|secret| name(&**secret, owner(&**secret, "Task"))).collect();
-            stream::iter(tasks)
-        });
         stream::select_all([
-            of_pods.boxed(),
-            owners(&self.preparations),
-            owners(&self.revisions),
-            owners(&self.jobs),
-            owners(&self.policies),
-            owners(&self.maps),
-            owners(&self.claims),
-            owners(&self.secrets),
-            rotated.boxed(),
+            wakes::of_instances(&self.pods, &self.jobs),
+            wakes::of_keys(&self.masters, &self.secrets),
+            wakes::of_owned(&self.preparations),
+            wakes::of_owned(&self.revisions),
+            wakes::of_owned(&self.jobs),
+            wakes::of_owned(&self.policies),
+            wakes::of_owned(&self.maps),
+            wakes::of_owned(&self.claims),
+            wakes::of_owned(&self.secrets),
         ])
         .boxed()
     }
@@ -507,46 +465,6 @@ impl Repairs {
         };
         self.made.push(Repair { kind, name: desired.name_any(), what });
     }
-}
-
-fn changes<K: Object>(cache: &Cache<K>) -> BoxStream<'static, Arc<K>> {
-    let receiver = cache.subscribe();
-    stream::unfold(receiver, |mut receiver| async move {
-        let change = receiver.recv().await;
-        Some((change.latest().clone(), receiver))
-    })
-    .boxed()
-}
-
-fn owners<K: Object>(cache: &Cache<K>) -> BoxStream<'static, TaskName> {
-    changes(cache)
-        .filter_map(|object| futures_util::future::ready(name(&*object, owner(&*object, "Task"))))
-        .boxed()
-}
-
-/// The name of the controller of this object, if it is of this kind.
-fn owner<K: Resource>(object: &K, kind: &str) -> Option<String> {
-    let owners = object.meta().owner_references.iter().flatten();
-    let controller = owners.into_iter().find(|owner| owner.controller == Some(true) && owner.kind == kind);
-    controller.map(|owner| owner.name.clone())
-}
-
-fn name<K: Resource>(object: &K, task: Option<String>) -> Option<TaskName> {
-    Some(TaskName { namespace: object.meta().namespace.as_deref()?.into(), name: task?.into() })
-}
-
-async fn within<K>(client: Client, namespace: &str, name: &str) -> kube::Result<bool>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
-{
-    is_there(Api::<K>::namespaced(client, namespace), name).await
-}
-
-async fn is_there<K: Resource + Clone + DeserializeOwned + Debug>(
-    api: Api<K>,
-    name: &str,
-) -> kube::Result<bool> {
-    Ok(api.get_metadata_opt(name).await?.is_some())
 }
 
 fn succeeded(pod: &Pod) -> bool {

@@ -154,6 +154,20 @@ fn older_news_is_no_news() {
 }
 
 #[test]
+fn a_lost_answer_leaves_doubt_until_the_next_write() {
+    let memory = Memory::bound();
+    let sent = |memory: &Memory| memory.index.session(&memory.id()).unwrap().sent;
+    memory.put(session("a", 7), Source::Write(Duration::from_secs(1)));
+    assert_eq!(sent(&memory), Some(Duration::from_secs(1)));
+    memory.index.doubt(&memory.id());
+    // Reading the same version again proves nothing: the lost write may come yet.
+    memory.put(session("a", 7), Source::Read);
+    assert_eq!(sent(&memory), None);
+    memory.put(session("a", 8), Source::Write(Duration::from_secs(2)));
+    assert_eq!(sent(&memory), Some(Duration::from_secs(2)));
+}
+
+#[test]
 fn what_is_gone_does_not_come_back() {
     let memory = Memory::bound();
     let uid: Arc<str> = "lease-a".into();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use agentcube_instance::provider::{InstanceProvider, Request};
 use agentcube_testkit::cluster::process::{ServerProcess, Storage};
 use anyhow::{Context, Result};
+use futures_util::StreamExt;
 use futures_util::future::try_join_all;
-use futures_util::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -77,7 +77,8 @@ pub(crate) async fn measure(agentcube: &Path) -> Result<Measured> {
 async fn plain(client: &Client, round: usize) -> Result<Vec<Duration>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
     let label = format!("{FLOOR_LABEL}={round}");
-    let events = watcher(pods.clone(), watcher::Config::default().labels(&label)).applied_objects();
+    let events =
+        watcher(pods.clone(), watcher::Config::default().labels(&label)).default_backoff().applied_objects();
     let begun = Instant::now();
     let names = (0..AT_ONCE).map(|number| format!("plain-{round}-{number}"));
     let create = try_join_all(names.map(async |name| {
@@ -89,8 +90,8 @@ async fn plain(client: &Client, round: usize) -> Result<Vec<Duration>> {
         anyhow::Ok(())
     }));
     let ready = async {
-        let times = events.try_filter(|pod| std::future::ready(is_ready(pod))).map_ok(|_| begun.elapsed());
-        anyhow::Ok(times.take(AT_ONCE).try_collect::<Vec<_>>().await?)
+        let ready = events.filter_map(|event| std::future::ready(event.ok().filter(is_ready)));
+        anyhow::Ok(ready.map(|_| begun.elapsed()).take(AT_ONCE).collect::<Vec<_>>().await)
     };
     let (_, times) = tokio::time::timeout(LIMIT, async { tokio::try_join!(create, ready) })
         .await

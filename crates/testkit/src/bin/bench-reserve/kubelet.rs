@@ -1,8 +1,7 @@
 //! A kubelet that makes every Pod ready as soon as it sees it, so that nobody's time but ours and the API server's is
 //! measured.
 
-use anyhow::Result;
-use futures_util::TryStreamExt;
+use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -24,18 +23,17 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
 }
 
 /// Runs until it is dropped.
-pub(crate) async fn run(client: Client, namespace: &str) -> Result<()> {
+pub(crate) async fn run(client: Client, namespace: &str) {
     let pods: Api<Pod> = Api::namespaced(client, namespace);
-    let events = watcher(pods.clone(), watcher::Config::default()).applied_objects();
-    let new = events.try_filter(|pod| std::future::ready(!is_ready(pod)));
-    new.map_err(anyhow::Error::from)
-        .try_for_each_concurrent(AT_ONCE, |pod| {
-            let pods = pods.clone();
-            async move {
-                let ready = Patch::Merge(ready());
-                pods.patch_status(&pod.name_any(), &PatchParams::default(), &ready).await?;
-                Ok(())
-            }
-        })
-        .await
+    let events = watcher(pods.clone(), watcher::Config::default()).default_backoff().applied_objects();
+    // A watch that breaks begins anew, and so does one who was late for a Pod.
+    let new = events.filter_map(|event| std::future::ready(event.ok().filter(|pod| !is_ready(pod))));
+    new.for_each_concurrent(AT_ONCE, |pod| {
+        let pods = pods.clone();
+        async move {
+            let ready = Patch::Merge(ready());
+            let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &ready).await;
+        }
+    })
+    .await;
 }

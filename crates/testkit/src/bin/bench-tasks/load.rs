@@ -178,10 +178,12 @@ async fn scale(client: &Client) -> Result<()> {
 async fn until(client: &Client, holds: impl Fn(&HashMap<String, Task>) -> bool) -> Result<()> {
     let tasks: Api<Task> = Api::namespaced(client.clone(), "default");
     let mut seen = HashMap::new();
-    let mut events = std::pin::pin!(watcher(tasks, watcher::Config::default()).applied_objects());
+    let events = watcher(tasks, watcher::Config::default()).default_backoff().applied_objects();
+    // A watch that breaks begins anew.
+    let mut events = std::pin::pin!(events.filter_map(|event| std::future::ready(event.ok())));
     let follow = async {
         while !holds(&seen) {
-            let task = events.next().await.context("the watch has ended")??;
+            let task = events.next().await.context("the watch has ended")?;
             seen.insert(task.name_any(), task);
         }
         anyhow::Ok(())
