@@ -1,6 +1,7 @@
 //! Measurements, run as release builds in processes of their own.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
@@ -15,6 +16,7 @@ pub(crate) fn apiserver(settings: &Settings, json: bool, enforce: bool) -> Resul
 
 /// Our containers against those of `runc` and `crun`, where the machine has them.
 pub(crate) fn runtime(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
+    small_program(settings)?;
     run(settings, "bench-runtime", None, json, enforce)
 }
 
@@ -25,9 +27,30 @@ pub(crate) fn up(settings: &Settings, json: bool, enforce: bool) -> Result<bool>
 
 /// Builds the program that is measured.
 fn agentcube(settings: &Settings) -> Result<PathBuf> {
-    let built = succeeds(cargo(&settings.root).args(["build", "--quiet", "--release", "-p", "agentcube"]))?;
-    ensure!(built, "agentcube does not build");
+    build(settings, "agentcube", &[])?;
     Ok(settings.root.join("target/release/agentcube"))
+}
+
+/// The program in the measured containers, as small and quick to load as one of the standard library can be. A machine
+/// that cannot link it statically gets an ordinary one.
+fn small_program(settings: &Settings) -> Result<()> {
+    let release = settings.root.join("target/release");
+    std::fs::create_dir_all(&release)?;
+    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.current_dir(&settings.root).arg("crates/testkit/src/bin/bench-program/main.rs");
+    rustc.args(["--edition=2024", "-Copt-level=s", "-Cpanic=abort", "-Cstrip=symbols"]);
+    rustc.args(["-Ctarget-feature=+crt-static", "-Crelocation-model=static"]);
+    if succeeds(rustc.arg("-o").arg(release.join("bench-program")))? {
+        return Ok(());
+    }
+    build(settings, "agentcube-testkit", &["--bin", "bench-program"])
+}
+
+fn build(settings: &Settings, package: &str, what: &[&str]) -> Result<()> {
+    let mut command = cargo(&settings.root);
+    command.args(["build", "--quiet", "--release", "-p", package]).args(what);
+    ensure!(succeeds(&mut command)?, "{package} does not build");
+    Ok(())
 }
 
 fn run(

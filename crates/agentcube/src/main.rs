@@ -2,6 +2,7 @@
 
 mod apiserver;
 mod apply;
+mod bundle;
 mod cli;
 mod client;
 mod delete;
@@ -13,6 +14,7 @@ mod exec;
 mod exit;
 mod get;
 mod image;
+mod invoke;
 mod logs;
 mod manifest;
 mod output;
@@ -22,6 +24,7 @@ mod port_forward;
 mod readiness;
 mod reference;
 mod sample_agent;
+mod sessions;
 mod status;
 mod token;
 mod up;
@@ -76,6 +79,8 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Get(arguments) => small(get::run(arguments, environment)),
         Command::Describe(arguments) => small(describe::run(arguments, environment)),
         Command::Delete(arguments) => small(delete::run(arguments, environment)),
+        Command::Invoke(arguments) => small(invoke::run(arguments, environment)),
+        Command::Sessions(arguments) => small(sessions::run(arguments, environment)),
         Command::Logs(arguments) => small(logs::run(arguments, environment)),
         Command::Exec(arguments) => small(exec::run(arguments, environment)),
         Command::PortForward(arguments) => small(port_forward::run(arguments, environment)),
@@ -93,6 +98,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
             output::write(&script)?;
             Ok(Outcome::Done)
         }
+        Command::Bundle(arguments) => small(bundle::run(arguments)),
         Command::SampleAgent(arguments) => large(sample_agent::run(arguments)),
         Command::Reference => {
             output::write(reference::render(&Cli::command()).as_bytes())?;

@@ -47,6 +47,11 @@ pub const SEEN_PODS: &str = "agentcube.io/seen-pods";
 pub const FORM: &str = "agentcube.io/form";
 /// Label of an instance: number of its slot, below the Task's maximum. Absent on the Pods of a Job.
 pub const SLOT: &str = "agentcube.io/slot";
+/// Label of the Pod that fetches and checks a code bundle before the first instance: the revision it does that for. Such
+/// a Pod has no [`TASK_UID`], so that nobody takes it for an instance.
+pub const PREPARES: &str = "agentcube.io/prepares";
+/// Annotation of a revision's PodTemplate: the [`TEMPLATE_HASH`] for which what had to be prepared has been.
+pub const PREPARED: &str = "agentcube.io/prepared";
 
 /// Annotation of a Sandbox: its allocation, until the controller has moved it into status.
 pub const SANDBOX_ALLOCATION: &str = "sandbox.fast.io/allocation";

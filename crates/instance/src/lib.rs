@@ -9,6 +9,7 @@ pub mod provider;
 pub mod record;
 pub mod reserve;
 pub mod revision;
+pub mod spec;
 pub mod timing;
 pub mod token;
 

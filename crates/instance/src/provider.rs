@@ -1,11 +1,13 @@
 //! The two faces of whatever makes instances: the control plane's, which prepares a revision, and the data plane's,
 //! which gives a request an instance. Controllers and routers know instances only through these.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::Task;
 use agentcube_api::agentcube::task::InstanceStatistics;
 use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, StreamExt};
 
 use crate::identity::{Endpoint, InstanceId, SessionKey, SpecId, TaskId};
 use crate::token::Token;
@@ -60,6 +62,20 @@ pub trait InstanceSpecProvider: Send + Sync {
 
     /// How the revision stands, from memory.
     fn spec_status(&self, task: &Task, spec: &SpecId) -> SpecStatus;
+
+    /// Tells, from now on, of every Task of which an instance or something that was made for it has changed in that
+    /// memory: time to look at it again. Whoever listens to the API server instead may hear of a change before the
+    /// provider does, and then see the old status.
+    fn changes(&self) -> BoxStream<'static, TaskName> {
+        futures_util::stream::pending().boxed()
+    }
+}
+
+/// A Task as others know it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskName {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
 }
 
 /// A child that was put right.

@@ -16,13 +16,40 @@ use crate::identity::{InstanceId, SessionKey, SpecId};
 
 /// Name of the Lease of a session: the same for every router, so that only one of them creates it.
 pub fn lease_name(task_uid: &str, key: &SessionKey) -> String {
-    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    context.update(task_uid.as_bytes());
-    context.update(&[0]);
-    context.update(key.as_str().as_bytes());
-    let digest = context.finish();
-    let hex: String = digest.as_ref()[..20].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("session-{hex}")
+    LeaseHash::of(task_uid, key).lease_name()
+}
+
+/// What the name of a session's Lease is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseHash([u8; 20]);
+
+const NAME_PREFIX: &str = "session-";
+
+impl LeaseHash {
+    pub fn of(task_uid: &str, key: &SessionKey) -> LeaseHash {
+        let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+        context.update(task_uid.as_bytes());
+        context.update(&[0]);
+        context.update(key.as_str().as_bytes());
+        let mut hash = [0; 20];
+        hash.copy_from_slice(&context.finish().as_ref()[..20]);
+        LeaseHash(hash)
+    }
+
+    pub fn lease_name(&self) -> String {
+        let hex: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{NAME_PREFIX}{hex}")
+    }
+
+    /// Reads the name of a Lease.
+    pub fn parse(name: &str) -> Option<LeaseHash> {
+        let hex = name.strip_prefix(NAME_PREFIX).filter(|hex| hex.len() == 40 && hex.is_ascii())?;
+        let mut hash = [0; 20];
+        for (n, byte) in hash.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&hex[2 * n..2 * n + 2], 16).ok()?;
+        }
+        Some(LeaseHash(hash))
+    }
 }
 
 /// One making of a bond between a session and an instance: UID of the Lease and how often it was pointed anew. Never
@@ -361,5 +388,9 @@ mod tests {
         assert_eq!(name.len(), "session-".len() + 40);
         assert_ne!(name, lease_name("t2", &key("user-1")));
         assert_ne!(name, lease_name("t1", &key("user-2")));
+        assert_eq!(LeaseHash::parse(&name), Some(LeaseHash::of("t1", &key("user-1"))));
+        for bad in ["", "session-", "session-+1", &name[1..], &name[..name.len() - 1], &format!("{name}0")] {
+            assert_eq!(LeaseHash::parse(bad), None, "{bad}");
+        }
     }
 }

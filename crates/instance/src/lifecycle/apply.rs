@@ -49,7 +49,7 @@ impl Hands {
     /// Carries out one operation for a Task.
     pub(super) async fn apply(&self, key: &TaskKey, operation: &Operation) -> Result<Outcome, kube::Error> {
         // Read before it is gone, for the Event.
-        let pod = pod_of(operation).and_then(|pod| self.caches.pods.get(&pod.namespace, &pod.id.name));
+        let pod = operation.pod().and_then(|pod| self.caches.pods.get(&pod.namespace, &pod.id.name));
         let outcome = self.carry_out(key, operation).await?;
         if outcome == Outcome::Done {
             tracing::debug!(namespace = %key.namespace, ?operation, "done");
@@ -305,14 +305,4 @@ fn delete_if(uid: &str, version: Option<u64>) -> DeleteParams {
 /// Whether the server refused because the object is gone, or another one, or has changed.
 fn is_stale(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 || status.code == 409)
-}
-
-fn pod_of(operation: &Operation) -> Option<&PodRef> {
-    match operation {
-        Operation::FreeInstance { pod, .. }
-        | Operation::MarkInstance { pod, .. }
-        | Operation::UnmarkInstance { pod }
-        | Operation::DeleteInstance { pod, .. } => Some(pod),
-        _ => None,
-    }
 }

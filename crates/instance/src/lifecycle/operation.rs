@@ -166,6 +166,17 @@ pub(super) enum Operation {
 }
 
 impl Operation {
+    /// The one Pod that it changes.
+    pub(super) fn pod(&self) -> Option<&PodRef> {
+        match self {
+            Operation::FreeInstance { pod, .. }
+            | Operation::MarkInstance { pod, .. }
+            | Operation::UnmarkInstance { pod }
+            | Operation::DeleteInstance { pod, .. } => Some(pod),
+            _ => None,
+        }
+    }
+
     /// Whether it is done because every router agreed, so that a router yet unknown has to be looked for first.
     pub(super) fn rests_on_routers(&self) -> bool {
         match self {

@@ -12,6 +12,7 @@ mod sessions;
 mod tests;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -39,6 +40,7 @@ pub(super) fn plan(view: &View, routers: &Routers, rules: &Rules, now: Now) -> P
         now,
         leases: view.sessions.values().map(|lease| (&*lease.reference.uid, lease)).collect(),
         named: named(view),
+        touched: HashMap::new(),
         plan: Plan::default(),
     };
     planner.sessions();
@@ -47,7 +49,6 @@ pub(super) fn plan(view: &View, routers: &Routers, rules: &Rules, now: Now) -> P
     planner.plan
 }
 
-/// UIDs of the instances that a session names which does not end.
 fn named(view: &View) -> HashSet<&str> {
     let living = view.sessions.values().filter(|lease| !lease.ending);
     living.filter_map(|lease| Some(&*lease.holder.as_ref()?.uid)).collect()
@@ -73,12 +74,18 @@ struct Planner<'a> {
     now: Now,
     /// By UID.
     leases: HashMap<&'a str, &'a SeenLease>,
+    /// UIDs of the instances that a session names which does not end.
     named: HashSet<&'a str>,
+    /// UIDs of the instances that this plan has an operation for, and whether it deletes them: one is enough.
+    touched: HashMap<Arc<str>, bool>,
     plan: Plan,
 }
 
 impl<'a> Planner<'a> {
     fn push(&mut self, operation: Operation) {
+        if let Some(pod) = operation.pod() {
+            self.touched.insert(pod.id.uid.clone(), matches!(operation, Operation::DeleteInstance { .. }));
+        }
         self.plan.operations.push(operation);
     }
 

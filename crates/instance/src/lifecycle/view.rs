@@ -108,7 +108,8 @@ impl Wanted {
             fixed: scaling.scaling_mode == ScalingMode::None,
             reuse: lifecycle.reuse_policy,
             idle: lifecycle.idle_timeout.map(|idle| idle.to_std()),
-            ttl: lifecycle.ttl.map(|ttl| ttl.to_std()),
+            // No instance could live for no time at all: it would be replaced for ever.
+            ttl: lifecycle.ttl.map(|ttl| ttl.to_std()).filter(|ttl| !ttl.is_zero()),
         })
     }
 

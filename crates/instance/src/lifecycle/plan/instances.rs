@@ -23,6 +23,7 @@ impl<'a> Planner<'a> {
         let mut kept = 0;
         for instance in view.instances.values() {
             match instance.record.life {
+                _ if self.touched.contains_key(&instance.record.id.uid) => {}
                 Life::Dead => self.dead(instance),
                 Life::Terminating => {}
                 _ if self.wanted().is_none() => self.without_task(instance),
@@ -44,9 +45,7 @@ impl<'a> Planner<'a> {
     /// dies again and again is not replaced at once.
     fn counts(&self, instance: &SeenInstance) -> bool {
         let Some(task) = self.wanted() else { return false };
-        let deleted = self.plan.operations.last().is_some_and(
-            |last| matches!(last, Operation::DeleteInstance { pod, .. } if pod.id == instance.record.id),
-        );
+        let deleted = self.touched.get(&instance.record.id.uid) == Some(&true);
         instance.record.life != Life::Terminating && !deleted && is_in_place(task, instance)
     }
 

@@ -1,22 +1,21 @@
-//! The program in the containers: says that it runs, says that it listens, answers one request over HTTP, and ends when
-//! whoever asked hangs up.
+//! The program in the containers of `bench-runtime`: says that it runs, says that it listens, answers one request over
+//! HTTP, and ends when whoever asked hangs up. Small, so that the runtime is measured and not the program: nothing but
+//! the standard library may be used here.
+
+mod words;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
-pub(crate) const RUNNING: u8 = b'r';
-pub(crate) const LISTENING: u8 = b'l';
-pub(crate) const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n";
-/// Where it listens in a network of its own.
-pub(crate) const PORT: u16 = 8080;
+use words::{ANSWER, LISTENING, PORT, RUNNING};
 
 /// On a socket of the name given, or on [`PORT`].
-pub(crate) fn serve(name: &str) -> ExitCode {
-    let served = match name {
-        "" => answer_tcp(),
-        path => answer_unix(path),
+fn main() -> ExitCode {
+    let served = match std::env::args().nth(1) {
+        None => answer_tcp(),
+        Some(path) => answer_unix(&path),
     };
     match served {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,34 @@
+//! The router's own monotonic clock. Wall-clock time is only ever written down, never compared with.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+/// Counts from when it was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    pub(super) fn start() -> Clock {
+        Clock { origin: Instant::now() }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// The moment as others know it.
+    pub(super) fn instant(&self, at: Duration) -> Instant {
+        self.origin + at
+    }
+
+    /// The time of day at a moment that has passed.
+    pub(super) fn time_of_day(&self, at: Duration) -> Timestamp {
+        let ago = self.now().saturating_sub(at);
+        let now = Timestamp::now();
+        now.checked_sub(ago).unwrap_or(now)
+    }
+}

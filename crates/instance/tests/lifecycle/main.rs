@@ -1,0 +1,4 @@
+//! The lifecycle manager on the embedded API server, with Tasks, instances and sessions made by hand.
+
+mod sessions;
+mod world;
