@@ -108,6 +108,7 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
     match command {
         Command::Setup => {
             setup::run(settings)?;
+            setup::envoy::run(settings)?;
             setup::oci::run(settings).map(|()| true)
         }
         Command::Gen { check } => generate::run(settings, check),

@@ -24,6 +24,8 @@ enum Need {
     Kubernetes,
     /// `runc`, `crun` and `runsc`.
     OciRuntimes,
+    /// The definitions of Envoy Gateway and of the Gateway API.
+    EnvoyDefinitions,
 }
 
 const SUITES: &[Suite] = &[
@@ -87,6 +89,12 @@ const SUITES: &[Suite] = &[
         needs: &[Need::Kubernetes],
     },
     Suite {
+        name: "task-controllers",
+        about: "what the controllers of Tasks and TaskGateways write, held to the real definitions of Envoy Gateway",
+        runs: &[&["-p", "agentcube-testkit", "--test", "task_controllers"]],
+        needs: &[Need::Kubernetes, Need::EnvoyDefinitions],
+    },
+    Suite {
         name: "durability",
         about: "kill -9 under load, 30 times",
         runs: &[&["-p", "agentcube-testkit", "--test", "durability"]],
@@ -97,6 +105,12 @@ const SUITES: &[Suite] = &[
         about: "kubelet, network, controllers; `agentcube up` with real Pods, also without root; kill -9 at any moment",
         runs: &[&["-p", "agentcube-node"], &["-p", "agentcube-testkit", "--test", "node"]],
         needs: &[Need::Kubernetes],
+    },
+    Suite {
+        name: "stories",
+        about: "the user stories and the end-to-end cases of Tasks on `agentcube up`, through its gateway",
+        runs: &[&["-p", "agentcube-testkit", "--test", "stories"]],
+        needs: &[],
     },
 ];
 
@@ -128,6 +142,11 @@ pub(crate) fn run(settings: &Settings, only: Option<&str>) -> Result<bool> {
         && let Err(error) = setup::run(settings)
     {
         summary.push(format!("SKIPPED: whatever needs a real kube-apiserver: {error:#}"));
+    }
+    if needed(Need::EnvoyDefinitions)
+        && let Err(error) = setup::envoy::run(settings)
+    {
+        summary.push(format!("SKIPPED: whatever needs the definitions of Envoy Gateway: {error:#}"));
     }
     if needed(Need::OciRuntimes)
         && let Err(error) = setup::oci::run(settings)

@@ -20,6 +20,7 @@ pub mod queue;
 mod reached;
 mod run;
 mod session;
+mod signer;
 mod start;
 mod tasks;
 mod waiting;
@@ -27,10 +28,12 @@ mod writes;
 
 use std::collections::HashSet;
 use std::fmt::{self, Debug, Formatter};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use agentcube_api::agentcube::task::InstanceStatistics;
 use agentcube_operator::cache::Cache;
+use agentcube_operator::metrics::Registry;
 use futures_util::future::BoxFuture;
 use kube::Client;
 use kube::runtime::watcher;
@@ -43,7 +46,7 @@ use crate::provider::{InstanceProvider, Path, Request, ReserveError, Reserved};
 use crate::record::Instance;
 use crate::revision::label_value;
 use crate::timing::Timing;
-use crate::token::Token;
+use crate::token::Keys;
 
 use activity::Activity;
 pub use activity::InUse;
@@ -54,6 +57,7 @@ pub use counts::Counts;
 use feed::Routers;
 use index::{Index, SessionId};
 use objections::About;
+use signer::Signer;
 use tasks::{TaskView, Tasks};
 use waiting::{PoolKey, Pools};
 use writes::Writes;
@@ -65,6 +69,8 @@ pub struct Options {
     pub name: String,
     /// Where its own Lease is: the operator's namespace.
     pub namespace: String,
+    /// What tokens are signed with.
+    pub keys: Keys,
     pub timing: Timing,
 }
 
@@ -82,7 +88,10 @@ impl Debug for Reserver {
 
 /// Everything that the parts share.
 struct Shared {
+    /// The router's name.
     me: Arc<str>,
+    /// This process of it.
+    binder: Arc<str>,
     namespace: String,
     lease_name: String,
     timing: Timing,
@@ -95,7 +104,8 @@ struct Shared {
     bindings: Arc<Bindings>,
     routers: Routers,
     contact: Contact,
-    counts: Arc<Counts>,
+    counts: Counts,
+    signer: Signer,
     /// A mark was seen, or an objection written: the router's Lease is to say so.
     marked: Notify,
     objections: mpsc::UnboundedSender<About>,
@@ -113,9 +123,16 @@ struct Shared {
 impl Reserver {
     /// A router that knows nothing yet; [`Reserver::run`] teaches it.
     pub fn new(client: Client, options: Options) -> Reserver {
-        let Options { name, namespace, timing } = options;
+        Reserver::counted(client, options, &Registry::new())
+    }
+
+    /// The same, with its counts among these metrics.
+    pub fn counted(client: Client, options: Options, metrics: &Registry) -> Reserver {
+        let Options { name, namespace, keys, timing } = options;
         let clock = Clock::start();
         let me: Arc<str> = name.as_str().into();
+        let process = RandomState::new().hash_one(&name);
+        let binder: Arc<str> = format!("{name}/{process:016x}").into();
         let revisions = watcher::Config::default().labels(agentcube_api::labels::FORM);
         let tasks = Tasks::new(
             Cache::new(client.clone(), watcher::Config::default()),
@@ -127,7 +144,8 @@ impl Reserver {
             namespace,
             timing,
             clock,
-            writes: Writes { client, me: name },
+            writes: Writes { client, me: binder.clone() },
+            binder,
             index: Index::new(),
             pools: Pools::new(me.clone(), clock),
             tasks,
@@ -135,7 +153,8 @@ impl Reserver {
             bindings: Arc::default(),
             routers: Routers::default(),
             contact: Contact::new(clock, timing.serves_until()),
-            counts: Arc::default(),
+            counts: Counts::new(metrics),
+            signer: Signer::new(keys),
             marked: Notify::new(),
             objections,
             written_objections: Mutex::new(Some(receiver)),
@@ -169,8 +188,13 @@ impl Reserver {
     }
 
     /// What this router has done.
-    pub fn counts(&self) -> Arc<Counts> {
-        self.shared.counts.clone()
+    pub fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    /// From now on tokens are signed with these keys.
+    pub fn set_keys(&self, keys: Keys) {
+        self.shared.signer.set(keys);
     }
 }
 
@@ -197,11 +221,7 @@ impl Shared {
         in_use: InUse,
     ) -> Option<Reserved> {
         let endpoint = Endpoint { host: instance.address?, port: view.port };
-        let token = self.token(view, instance, key);
+        let token = self.signer.token(view, instance, key);
         Some(Reserved { instance: instance.id.clone(), endpoint, token, path, in_use })
-    }
-
-    fn token(&self, _view: &TaskView, _instance: &Instance, _key: Option<&SessionKey>) -> Token {
-        Token::random()
     }
 }

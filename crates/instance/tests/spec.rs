@@ -209,6 +209,7 @@ fn a_sandbox_is_closed() {
             "runtimeClassName": "kata-fc",
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
+            "terminationGracePeriodSeconds": 5,
             "nodeSelector": { "disk": "fast" },
             "securityContext": {
                 "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
@@ -317,6 +318,7 @@ fn a_zip_is_fetched_checked_and_run() {
     let env = json!([
         { "name": "PORT", "value": "8080" }, { "name": "MODEL", "value": "small" },
         { "name": "PYTHONPATH", "value": "/bundle/packages" },
+        { "name": "INSTANCE_UID", "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } },
     ]);
     assert_eq!(agent["env"], env);
     let volumes = json!([
@@ -461,4 +463,35 @@ fn the_configuration_can_be_written() {
     assert_eq!(config.bundle_cache.unwrap().access_mode, "ReadWriteMany");
     assert_eq!(config.sandbox_user, Some(65532));
     assert!(serde_json::from_value::<Config>(json!({ "runtime": {} })).is_err());
+}
+
+/// Every Task among the examples renders, and what its init container would run is what it says; two need something of
+/// the operator's configuration.
+#[test]
+fn the_examples_render() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut refused = Vec::new();
+    let mut count = 0;
+    for folder in ["stories", "tasks", "tokens"] {
+        for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "yaml") {
+                continue;
+            }
+            let documents: Vec<Value> =
+                serde_saphyr::from_multiple(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            for document in documents.into_iter().filter(|document| document["kind"] == "Task") {
+                let task: Task = serde_json::from_value(document).unwrap();
+                count += 1;
+                if let Err(error) = render(&task, &config()) {
+                    refused.push(format!("{}: {error}", path.file_name().unwrap().to_string_lossy()));
+                }
+            }
+        }
+    }
+    refused.sort();
+    assert!(count > 15, "{count}");
+    let [kernel, image] = refused.as_slice() else { panic!("{refused:?}") };
+    assert!(kernel.starts_with("code-interpreter.yaml: sandboxTemplate.kernel.image"), "{kernel}");
+    assert!(image.starts_with("untrusted-code.yaml: sandboxTemplate.rootfs.image is missing"), "{image}");
 }

@@ -7,6 +7,8 @@ mod listeners;
 mod observe;
 mod plan;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use apply::{Key, Reconciler};
 pub(crate) use grants::namespace_of;

@@ -7,6 +7,8 @@ mod plan;
 mod references;
 pub(crate) mod route;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use agentcube_api::Task;
 use agentcube_instance::TaskId;

@@ -2,18 +2,24 @@
 
 mod stage;
 
+use std::time::Duration;
+
 use agentcube_api::conditions::task::{EXT_PROC_READY, ROUTE_READY, SPEC_READY};
 use agentcube_api::{Task, TaskGateway, labels};
 use agentcube_apiserver::Server;
+use agentcube_apiserver::faults::Plan;
 use agentcube_instance::provider::{SpecError, SpecStatus};
-use agentcube_task::Options;
+use agentcube_operator::leader;
+use agentcube_task::{Controllers, Options};
 use gateway_api::gateways::Gateway;
 use gateway_api::httproutes::HttpRoute;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodTemplate};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use stage::{Stage, condition, gateway_condition, says, until_gone};
+use tokio_util::sync::CancellationToken;
 
 async fn server() -> (Server, Stage) {
     let server = Server::builder().memory().embed().await.expect("a server in memory starts");
@@ -22,6 +28,11 @@ async fn server() -> (Server, Stage) {
     stage::install(&client, agentcube_task::definitions()).await;
     let stage = Stage::open(client, "agents").await;
     (server, stage)
+}
+
+/// What heals has to heal by being told: a look without a reason comes after the end of every test.
+fn options() -> Options {
+    Options { missing_every: Duration::from_secs(3600), ..Options::default() }
 }
 
 fn gateway(name: &str) -> Value {
@@ -43,7 +54,7 @@ fn is_serving(task: &Task) -> bool {
 #[tokio::test]
 async fn a_task_comes_to_serve_and_goes_without_a_trace() {
     let (_server, mut stage) = server().await;
-    stage.start(Options::default());
+    stage.start(options());
     stage.pretend(false);
     stage.create::<TaskGateway>(gateway("default")).await;
     stage.create::<Task>(task("agent")).await;
@@ -53,9 +64,11 @@ async fn a_task_comes_to_serve_and_goes_without_a_trace() {
     assert_eq!(status.address.as_deref(), Some("http://192.0.2.1/agents/agent"));
     assert_eq!(serde_json::to_value(status.phase).unwrap(), "Serving");
     assert_eq!(status.route_status.unwrap().parent_statuses[0].controller_name, "example.com/pretender");
-    for (type_, reason) in
-        [(SPEC_READY, "SpecInitialized"), (ROUTE_READY, "RouteCreated"), (EXT_PROC_READY, "ExtProcConfigured")]
-    {
+    for (type_, reason) in [
+        (SPEC_READY, "SpecInitialized"),
+        (ROUTE_READY, "RouteCreated"),
+        (EXT_PROC_READY, "ExtProcConfigured"),
+    ] {
         assert_eq!(condition(&agent, type_), ("True".into(), reason.into()));
     }
     assert_eq!(agent.finalizers(), [labels::TASK_FINALIZER]);
@@ -70,7 +83,7 @@ async fn a_task_comes_to_serve_and_goes_without_a_trace() {
 #[tokio::test]
 async fn what_is_missing_is_named_and_its_appearance_heals() {
     let (_server, mut stage) = server().await;
-    stage.start(Options::default());
+    stage.start(options());
     stage.pretend(false);
     let mut needy = task("needy");
     needy["metadata"]["annotations"] = json!({ "needs": "code" });
@@ -81,7 +94,11 @@ async fn what_is_missing_is_named_and_its_appearance_heals() {
     assert_eq!(condition(&seen, ROUTE_READY), ("False".into(), "GatewayMissing".into()));
     let conditions = seen.status.unwrap().conditions;
     let ready = agentcube_api::conditions::find(&conditions, "Ready").unwrap();
-    assert!(ready.message.contains("there is no TaskGateway default in namespace agents"), "{}", ready.message);
+    assert!(
+        ready.message.contains("there is no TaskGateway default in namespace agents"),
+        "{}",
+        ready.message
+    );
     assert!(ready.message.contains("there is no ConfigMap code"), "{}", ready.message);
 
     stage.create::<TaskGateway>(gateway("default")).await;
@@ -95,7 +112,7 @@ async fn what_is_missing_is_named_and_its_appearance_heals() {
 #[tokio::test]
 async fn what_somebody_breaks_is_put_right_and_told() {
     let (_server, mut stage) = server().await;
-    stage.start(Options::default());
+    stage.start(options());
     stage.pretend(false);
     stage.create::<TaskGateway>(gateway("default")).await;
     stage.create::<Task>(task("agent")).await;
@@ -142,19 +159,21 @@ async fn what_somebody_breaks_is_put_right_and_told() {
 #[tokio::test]
 async fn a_change_of_the_template_drains_the_old_revision() {
     let (_server, mut stage) = server().await;
-    stage.start(Options::default());
+    stage.start(options());
     stage.pretend(false);
     stage.create::<TaskGateway>(gateway("default")).await;
     stage.create::<Task>(task("agent")).await;
     stage.until_task("agent", is_serving).await;
     let change = async |patch: Value| {
-        let patched = stage.api::<Task>().patch("agent", &PatchParams::default(), &Patch::Merge(&patch)).await;
+        let patched =
+            stage.api::<Task>().patch("agent", &PatchParams::default(), &Patch::Merge(&patch)).await;
         patched.unwrap().metadata.generation.unwrap()
     };
 
     // Scaling keeps the revision.
     change(json!({ "spec": { "scaling": { "scalingMode": "OnDemand", "maxInstances": 7 } } })).await;
-    let scaled = stage.until_task("agent", |task| is_serving(task) && task.metadata.generation == Some(2)).await;
+    let scaled =
+        stage.until_task("agent", |task| is_serving(task) && task.metadata.generation == Some(2)).await;
     assert_eq!(scaled.status.unwrap().spec_id.as_deref(), Some("agent-1"));
     assert_eq!(stage.books.updates(), ["agent-1"]);
 
@@ -173,10 +192,100 @@ async fn a_change_of_the_template_drains_the_old_revision() {
     stage.books.stands("agent-1", SpecStatus::default());
     let agent = stage.api::<Task>().get("agent").await.unwrap();
     stage.create::<Pod>(pod(&agent, "agent-0", "agent-3", false)).await;
-    let drained = |task: &Task| task.status.as_ref().is_some_and(|status| status.draining_spec_ids.is_empty());
+    let drained =
+        |task: &Task| task.status.as_ref().is_some_and(|status| status.draining_spec_ids.is_empty());
     stage.until_task("agent", drained).await;
     assert_eq!(stage.books.released(), ["agent-1"]);
     until_gone(&stage.api::<PodTemplate>(), "agent-1").await;
+    stage.close().await;
+}
+
+/// Longer than the test: whatever the watches have to tell comes too late.
+const DEAF: Duration = Duration::from_secs(7200);
+
+#[tokio::test(start_paused = true)]
+async fn a_full_pass_finds_what_no_watch_told() {
+    let (server, mut stage) = server().await;
+    stage.start(options());
+    stage.pretend(false);
+    stage.create::<TaskGateway>(gateway("default")).await;
+    stage.create::<Task>(task("agent")).await;
+    stage.until_task("agent", is_serving).await;
+    let deaf = Plan { lag_watch: 1.0, lag_for: DEAF, ..Plan::default() };
+    server.api().faults().set(deaf);
+    let begun = tokio::time::Instant::now();
+    let (routes, gateways) = (stage.api::<HttpRoute>(), stage.api::<Gateway>());
+    let change = json!({ "spec": { "hostnames": ["evil.example.com"] } });
+    routes.patch("agent", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+    gateways.delete("default", &DeleteParams::default()).await.unwrap();
+    loop {
+        let route = routes.get("agent").await.unwrap();
+        if route.spec.hostnames.is_none() && gateways.get_opt("default").await.unwrap().is_some() {
+            break;
+        }
+        // The clock jumps to whatever is next.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(begun.elapsed() < Duration::from_secs(700), "a full pass comes every ten minutes");
+    }
+    assert!(begun.elapsed() > Duration::from_secs(500), "something told: {:?}", begun.elapsed());
+}
+
+/// A process that would run the controllers.
+struct Candidate {
+    running: tokio::task::JoinHandle<()>,
+    shutdown: CancellationToken,
+}
+
+fn candidate(stage: &Stage, identity: &str) -> Candidate {
+    let (client, books, shutdown) = (stage.client.clone(), stage.books.clone(), CancellationToken::new());
+    let elected = leader::Options::new("default", "agentcube", identity);
+    let token = shutdown.clone();
+    let running = tokio::spawn(async move {
+        let work = |token| Controllers::new(client.clone(), books.clone(), options()).run(token);
+        leader::lead(client.clone(), elected, token, work).await.expect("the options are right");
+    });
+    Candidate { running, shutdown }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_goes_on_when_the_leader_dies_or_leaves() {
+    let (_server, mut stage) = server().await;
+    stage.pretend(false);
+    stage.create::<TaskGateway>(gateway("default")).await;
+    let leases = Api::<Lease>::namespaced(stage.client.clone(), "default");
+    let leads = |identity: &'static str| {
+        move |lease: &Lease| {
+            lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) == Some(identity)
+        }
+    };
+
+    let first = candidate(&stage, "first");
+    stage::until(&leases, "agentcube", leads("first")).await;
+    let second = candidate(&stage, "second");
+    stage.create::<Task>(task("one")).await;
+    let one = stage.until_task("one", is_serving).await;
+
+    // Killed in the middle of something, without a word.
+    stage.create::<Task>(task("two")).await;
+    first.running.abort();
+    let two = stage.until_task("two", is_serving).await;
+    stage::until(&leases, "agentcube", leads("second")).await;
+    assert_eq!(two.status.unwrap().spec_id.as_deref(), Some("two-1"));
+    // The new leader found nothing to do where all was well.
+    let same = stage.api::<Task>().get("one").await.unwrap();
+    assert_eq!(same.resource_version(), one.resource_version());
+
+    // An orderly end hands over at once: sooner than a Lease lapses.
+    let third = candidate(&stage, "third");
+    second.shutdown.cancel();
+    second.running.await.unwrap();
+    let left = tokio::time::Instant::now();
+    stage::until(&leases, "agentcube", leads("third")).await;
+    assert!(left.elapsed() < Duration::from_secs(5), "{:?}", left.elapsed());
+    stage.api::<Task>().delete("one", &DeleteParams::default()).await.unwrap();
+    until_gone(&stage.api::<Task>(), "one").await;
+    third.shutdown.cancel();
+    third.running.await.unwrap();
     stage.close().await;
 }
 
@@ -193,14 +302,15 @@ fn pod(task: &Task, name: &str, spec: &str, reserved: bool) -> Value {
 #[tokio::test]
 async fn instances_are_counted() {
     let (_server, mut stage) = server().await;
-    stage.start(Options::default());
+    stage.start(options());
     stage.pretend(false);
     stage.create::<TaskGateway>(gateway("default")).await;
     stage.create::<Task>(task("agent")).await;
     let agent = stage.until_task("agent", is_serving).await;
     stage.create::<Pod>(pod(&agent, "agent-0", "agent-1", false)).await;
     stage.create::<Pod>(pod(&agent, "agent-1", "agent-1", true)).await;
-    let ready = json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });
+    let ready =
+        json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });
     let pods = stage.api::<Pod>();
     for name in ["agent-0", "agent-1"] {
         pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&ready)).await.unwrap();
@@ -216,7 +326,7 @@ async fn instances_are_counted() {
 #[tokio::test]
 async fn every_failure_says_which_generation_it_is_about() {
     let (_server, mut stage) = server().await;
-    stage.start(Options::default());
+    stage.start(options());
     stage.pretend(false);
     stage.create::<TaskGateway>(gateway("default")).await;
     stage.books.fail("agent", Some(SpecError::Invalid("entrypoint is not in the bundle".into())));

@@ -5,11 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
 use super::index::SessionId;
@@ -22,17 +23,18 @@ const SOONEST: Duration = Duration::from_millis(250);
 /// What is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// A session, by its Lease and that Lease's UID.
-    Session { id: SessionId, uid: Arc<str> },
+    /// A session, by its Lease.
+    Session(SessionId),
     /// An instance of a Oneshot.
-    Instance { namespace: Arc<str>, id: InstanceId },
+    Instance(InstanceId),
 }
 
 /// The use that this router makes of a session or an instance. Times are milliseconds of its clock.
 #[derive(Debug)]
 pub(super) struct Use {
     pub(super) subject: Subject,
-    pub(super) interval: Duration,
+    /// How often it is written, in milliseconds.
+    interval: u32,
     in_flight: AtomicU32,
     last: AtomicU64,
     written: AtomicU64,
@@ -41,23 +43,16 @@ pub(super) struct Use {
 }
 
 impl Use {
-    fn new(subject: Subject, interval: Duration) -> Use {
+    /// A use of something whose activity up to `written` has been written down.
+    pub(super) fn new(subject: Subject, interval: Duration, written: Duration) -> Use {
         Use {
             subject,
-            interval,
+            interval: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
             in_flight: AtomicU32::new(0),
             last: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            written: AtomicU64::new(millis(written)),
             queued: AtomicBool::new(false),
         }
-    }
-
-    pub(super) fn of_session(id: SessionId, uid: Arc<str>, interval: Duration) -> Use {
-        Use::new(Subject::Session { id, uid }, interval)
-    }
-
-    pub(super) fn of_instance(namespace: Arc<str>, id: InstanceId, interval: Duration) -> Use {
-        Use::new(Subject::Instance { namespace, id }, interval)
     }
 
     /// A request begins. To be followed by [`Activity::guard`].
@@ -65,9 +60,18 @@ impl Use {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
     }
 
+    fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval.into())
+    }
+
+    /// Whether requests are in flight.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether it is used, or was used later than what was written says.
     pub(super) fn is_active(&self) -> bool {
-        self.in_flight.load(Ordering::SeqCst) > 0
+        self.is_in_flight()
             || self.last.load(Ordering::SeqCst) > self.written.load(Ordering::SeqCst)
     }
 
@@ -120,6 +124,10 @@ pub(super) struct Activity {
     clock: Clock,
     due: Mutex<BinaryHeap<Reverse<Due>>>,
     pub(super) sooner: Notify,
+    /// Requests in flight, of everything.
+    in_flight: AtomicUsize,
+    /// Cancelled when requests in flight have to end.
+    revocation: Mutex<CancellationToken>,
 }
 
 impl Debug for Activity {
@@ -130,13 +138,30 @@ impl Debug for Activity {
 
 impl Activity {
     pub(super) fn new(clock: Clock) -> Activity {
-        Activity { clock, due: Mutex::default(), sooner: Notify::new() }
+        Activity {
+            clock,
+            due: Mutex::default(),
+            sooner: Notify::new(),
+            in_flight: AtomicUsize::new(0),
+            revocation: Mutex::default(),
+        }
     }
 
     /// The guard of a request that has [begun](Use::begin).
     pub(super) fn guard(self: &Arc<Self>, usage: Arc<Use>, grant: Option<Grant>) -> InUse {
         self.touch(&usage);
-        InUse { hold: Some(Held { usage, activity: self.clone(), _grant: grant }) }
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let revocation = self.revocation.lock().clone();
+        InUse { hold: Some(Held { usage, activity: self.clone(), revocation, _grant: grant }) }
+    }
+
+    /// Requests in flight have to end: what they rest on is no longer known to be so.
+    pub(super) fn revoke(&self) {
+        std::mem::take(&mut *self.revocation.lock()).cancel();
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) == 0
     }
 
     fn touch(&self, usage: &Arc<Use>) {
@@ -145,7 +170,7 @@ impl Activity {
         usage.last.fetch_max(now, Ordering::SeqCst);
         if !usage.queued.swap(true, Ordering::SeqCst) {
             let written = Duration::from_millis(usage.written.load(Ordering::SeqCst));
-            let due = (written + usage.interval).max(self.clock.now() + SOONEST);
+            let due = (written + usage.interval()).max(self.clock.now() + SOONEST);
             self.push(usage.clone(), due);
         }
     }
@@ -178,7 +203,7 @@ impl Activity {
         usage.queued.store(false, Ordering::SeqCst);
         // Looked at after the flag fell: whoever touches it from now on queues it.
         if usage.is_active() && !usage.queued.swap(true, Ordering::SeqCst) {
-            let interval = usage.interval;
+            let interval = usage.interval();
             self.push(usage, now + interval);
         }
     }
@@ -192,6 +217,7 @@ pub struct InUse {
 struct Held {
     usage: Arc<Use>,
     activity: Arc<Activity>,
+    revocation: CancellationToken,
     /// Takes up room on the instance, for a Oneshot.
     _grant: Option<Grant>,
 }
@@ -208,6 +234,15 @@ impl InUse {
         InUse { hold: None }
     }
 
+    /// Waits until the request has to end although it is not done: the router has lost touch, and others may count on
+    /// it to serve no more. Whoever passes bytes on breaks off then.
+    pub async fn revoked(&self) {
+        match &self.hold {
+            Some(held) => held.revocation.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Bytes flow. Cheap; to be called as often as one likes.
     pub fn active(&self) {
         if let Some(held) = &self.hold {
@@ -222,6 +257,7 @@ impl Drop for InUse {
         if let Some(held) = &self.hold {
             held.activity.touch(&held.usage);
             held.usage.in_flight.fetch_sub(1, Ordering::SeqCst);
+            held.activity.in_flight.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -232,7 +268,7 @@ mod tests {
 
     fn activity() -> (Arc<Activity>, Arc<Use>) {
         let id = InstanceId { name: "agent-0".into(), uid: "p1".into() };
-        let usage = Use::of_instance("prod".into(), id, Duration::from_secs(10));
+        let usage = Use::new(Subject::Instance(id), Duration::from_secs(10), Duration::ZERO);
         (Arc::new(Activity::new(Clock::start())), Arc::new(usage))
     }
 
@@ -267,9 +303,23 @@ mod tests {
         assert!(!usage.is_active());
         assert_eq!(activity.take_due(Duration::MAX).0.len(), 0);
         // And it begins anew.
+        tokio::time::advance(Duration::from_secs(1)).await;
         drop(begin(&activity, &usage));
         assert!(usage.is_active());
         assert_eq!(activity.take_due(Duration::MAX).0.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_in_flight_are_revoked_and_later_ones_are_not() {
+        let (activity, usage) = activity();
+        let before = begin(&activity, &usage);
+        activity.revoke();
+        let after = begin(&activity, &usage);
+        before.revoked().await;
+        let limit = tokio::time::timeout(Duration::from_secs(60), after.revoked()).await;
+        assert!(limit.is_err() && !activity.is_idle());
+        drop((before, after));
+        assert!(activity.is_idle());
     }
 
     #[tokio::test(start_paused = true)]

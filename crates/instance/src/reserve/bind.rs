@@ -48,7 +48,7 @@ pub enum Candidate<'a> {
 /// Everything that a decision rests on.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
-    /// The router that decides.
+    /// The process that decides: a router that was restarted is another.
     pub me: &'a str,
     /// Its monotonic clock.
     pub now: Duration,
@@ -86,6 +86,8 @@ pub enum Step {
     Confirm,
     /// Patch the Pod that the Lease names from free to held, if it is still as I know it.
     TakePod,
+    /// Remove the `releasing` mark from the session's Pod, if it is still as I know it.
+    KeepPod,
     /// Delete the Pod that the Lease names, if it is still as I know it: it cannot serve, and must not run on.
     DeleteInstance,
     /// Wait for a change, at the longest until then.
@@ -153,6 +155,8 @@ fn bound(situation: &Situation<'_>, session: &Session, instance: &Instance) -> S
         // Whoever makes an end of the session does it under the version that carries the mark; so this write or
         // that one wins, and not both.
         Life::Ready if session.releasing => Step::Confirm,
+        // The same for the mark on the Pod.
+        Life::Ready if instance.releasing => Step::KeepPod,
         Life::Ready if instance.address.is_none() => Step::Wait { until: None, why: Why::Address },
         Life::Ready if situation.took && late(situation) => Step::Confirm,
         Life::Ready | Life::Dead => Step::Serve,

@@ -88,8 +88,7 @@ impl Drop for Finish {
 /// Runs a binding to its end.
 pub(super) async fn run(shared: Arc<Shared>, binding: Arc<Binding>) {
     shared.index.begin_binding(&binding.id);
-    let mut finish =
-        Finish { shared: shared.clone(), binding: binding.clone(), outcome: Outcome::Abandoned };
+    let mut finish = Finish { shared: shared.clone(), binding: binding.clone(), outcome: Outcome::Abandoned };
     let mut binder = Binder {
         shared,
         binding,
@@ -187,17 +186,17 @@ impl Binder {
         let candidate = match (&self.grant, &self.ticket) {
             (Some(grant), _) => Candidate::Given(&grant.instance),
             (None, Some(_)) => Candidate::Awaited,
-            (None, None) if self.none_free && !is_waiting(known, &self.shared.me) => Candidate::Awaited,
+            (None, None) if self.none_free && !is_waiting(known, &self.shared.binder) => Candidate::Awaited,
             (None, None) => Candidate::Unasked,
         };
         let sent = known.entry.as_ref().and_then(|entry| entry.sent);
-        let me = &self.shared.me;
+        let me = &self.shared.binder;
         bind::decide(&Situation { me, now, timing, lease, holder, candidate, sent, took: self.took })
     }
 
     /// Whether a step only brings to an end what cannot be taken back: the Lease names an instance already.
     fn finishes(&self, known: &Knowledge, step: &Step) -> bool {
-        let mine = known.session().is_some_and(|session| *session.binder == *self.shared.me);
+        let mine = known.session().is_some_and(|session| *session.binder == *self.shared.binder);
         let pointed = known.session().is_some_and(|session| session.holder.is_some());
         match step {
             Step::ReadLease => self.wrote,
@@ -219,6 +218,7 @@ impl Binder {
             (Step::Wait { until, why }, _) => return self.wait(until, why).await,
             (Step::ReadHolder, Some(session)) => return self.read_holder(session).await,
             (Step::TakePod, Some(session)) => return self.take_pod(&known, session).await,
+            (Step::KeepPod, Some(session)) => return self.keep_pod(&known, session).await,
             (Step::DeleteInstance, Some(_)) => return self.delete_instance(&known).await,
             (Step::Create { holder }, _) => {
                 self.wrote = true;
@@ -271,7 +271,7 @@ impl Binder {
             return Next::Over(Outcome::Failed(ReserveError::NoSuchTask));
         };
         let tenant = self.binding.tenant.as_deref();
-        let asked = match is_waiting(known, &self.shared.me) {
+        let asked = match is_waiting(known, &self.shared.binder) {
             true => pool.ask(tenant).map(|mut ticket| {
                 self.grant = ticket.given();
                 self.ticket = Some(ticket);
@@ -341,6 +341,21 @@ impl Binder {
         match self.shared.writes.take_pod(instance, session).await {
             Ok(pod) => {
                 self.rests = 0;
+                self.shared.learn_pod(pod, Source::Write(self.shared.clock.now()));
+                Next::Again
+            }
+            Err(Failure::Conflict | Failure::Gone) => self.read_holder(session).await,
+            Err(failure) => {
+                self.trouble(&failure).await;
+                self.read_holder(session).await
+            }
+        }
+    }
+
+    async fn keep_pod(&mut self, known: &Knowledge, session: &Session) -> Next {
+        let Some(instance) = &known.holder else { return Next::Again };
+        match self.shared.writes.keep_pod(instance).await {
+            Ok(pod) => {
                 self.shared.learn_pod(pod, Source::Write(self.shared.clock.now()));
                 Next::Again
             }
@@ -442,7 +457,7 @@ impl Binder {
     async fn clean_up(&mut self, known: &Knowledge) {
         (self.grant, self.ticket) = (None, None);
         let Some(session) = known.session() else { return };
-        if *session.binder != *self.shared.me || session.holder.is_some() || session.ending {
+        if *session.binder != *self.shared.binder || session.holder.is_some() || session.ending {
             return;
         }
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The router's own monotonic clock. Wall-clock time is only ever written down, never compared with.
+//! The router's own monotonic clock. Wall-clock time is only ever written down, compared with only to guess when to write next.
 
 use std::time::Duration;
 
@@ -23,6 +23,12 @@ impl Clock {
     /// The moment as others know it.
     pub(super) fn instant(&self, at: Duration) -> Instant {
         self.origin + at
+    }
+
+    /// The moment of a time of day that somebody wrote down, as well as one can tell; the beginning if it was before.
+    pub(super) fn moment(&self, time: Timestamp) -> Duration {
+        let ago = Timestamp::now().duration_since(time);
+        self.now().saturating_sub(Duration::try_from(ago).unwrap_or_default())
     }
 
     /// The time of day at a moment that has passed.

@@ -131,20 +131,20 @@ impl Shared {
         }
     }
 
-    /// Takes an instance into the pool of its Task. Whether a mark on it must be objected to: it is in use, or bound to
-    /// a session that lives.
+    /// Takes an instance into the pool of its Task. Whether a mark on it must be objected to: it is in use.
     fn place(&self, instance: &Arc<Instance>, settled: bool) -> bool {
         let by_session = self.tasks.by_uid(&instance.task_uid).is_none_or(|view| view.by_session);
         let used = self.pools.apply(instance, settled) && !by_session;
-        instance.releasing && (used || self.is_bound(instance))
+        instance.releasing && (used || self.is_used(instance))
     }
 
-    fn is_bound(&self, instance: &Instance) -> bool {
+    fn is_used(&self, instance: &Instance) -> bool {
         let Hold::Held { key, .. } = &instance.hold else { return false };
         let hash = LeaseHash::of(&instance.task_uid, key);
         let id = SessionId { namespace: instance.namespace.clone(), hash };
+        let used = self.index.is_used(&id);
         let session = self.index.session(&id);
-        matches!(session.map(|entry| entry.kept), Some(Kept::Session(session))
+        used && matches!(session.map(|entry| entry.kept), Some(Kept::Session(session))
             if instance.is_bound_to(&session) && !session.ending)
     }
 
@@ -219,10 +219,6 @@ impl Sink<Lease> for Leases {
     fn bookmark(&self, revision: u64) {
         self.shared.index.leases_bookmark(revision);
     }
-
-    fn contact(&self) {
-        self.shared.contact.heard();
-    }
 }
 
 /// Where the watch of Pods leads.
@@ -263,10 +259,6 @@ impl Sink<Pod> for Pods {
 
     fn bookmark(&self, revision: u64) {
         self.shared.index.pods_bookmark(revision);
-    }
-
-    fn contact(&self) {
-        self.shared.contact.heard();
     }
 }
 

@@ -8,7 +8,7 @@ use futures_util::stream;
 
 use super::Shared;
 use super::activity::{Subject, Use};
-use super::index::{Kept, SessionId, Source};
+use super::index::{SessionId, Source};
 use super::writes::Failure;
 use crate::identity::InstanceId;
 
@@ -60,8 +60,8 @@ impl Shared {
         }
         let active = usage.last_active(self.clock.now());
         let written = match &usage.subject {
-            Subject::Session { id, uid } => self.renew_session(id, uid, active).await,
-            Subject::Instance { id, .. } => self.renew_instance(id, active).await,
+            Subject::Session(id) => self.renew_session(id, usage, active).await,
+            Subject::Instance(id) => self.renew_instance(id, active).await,
         };
         match written {
             // What is gone is not active.
@@ -77,13 +77,11 @@ impl Shared {
     async fn renew_session(
         &self,
         id: &SessionId,
-        uid: &Arc<str>,
+        usage: &Use,
         active: std::time::Duration,
     ) -> Result<(), Failure> {
-        let session = match self.index.session(id).map(|entry| entry.kept) {
-            Some(Kept::Session(session)) if session.uid == *uid && !session.ending => session,
-            _ => return Err(Failure::Gone),
-        };
+        let session = self.index.session_of_use(id, usage).filter(|session| !session.ending);
+        let session = session.ok_or(Failure::Gone)?;
         let sent = self.clock.now();
         match self.writes.renew(&session, self.clock.time_of_day(active)).await {
             Ok(lease) => {

@@ -50,8 +50,9 @@ impl Shared {
     }
 
     async fn beat(&self) -> Result<(), Failure> {
+        let sent = self.clock.now();
         self.writes.beat(&self.router_lease()).await?;
-        self.contact.heard();
+        self.contact.renewed(sent);
         Ok(())
     }
 

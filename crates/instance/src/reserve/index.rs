@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use super::activity::Use;
+use super::activity::{Subject, Use};
+use super::clock::Clock;
 use super::intern::Names;
 use super::reached::Reached;
 use crate::identity::{SessionKey, TaskId};
-use crate::record::{Instance, LeaseHash, Life, Session};
+use crate::record::{Hold, Instance, LeaseHash, Life, Session};
 
 const SHARDS: usize = 64;
 
@@ -75,7 +76,7 @@ pub(super) enum Source {
     Write(Duration),
 }
 
-/// A mark that a router has to object to.
+/// A mark that a router has to answer before it has seen it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Objection<T> {
     pub(super) about: T,
@@ -117,7 +118,7 @@ impl<K: Hash + Eq, V> Shards<K, V> {
 
 /// The memory.
 pub(super) struct Index {
-    sessions: Shards<SessionId, Entry>,
+    sessions: Shards<SessionId, Box<Entry>>,
     /// Keys that a binding is at work for: they are served through it and not from memory.
     binding: Shards<SessionId, ()>,
     instances: Shards<Arc<str>, Arc<Instance>>,
@@ -141,7 +142,13 @@ impl Index {
 
     /// The instance of a bound session, with a use of it begun under the same lock that a `releasing` mark is taken in
     /// under: the use is seen by whoever looks whether to object, or the mark is seen here.
-    pub(super) fn lookup(&self, task: &TaskId, id: &SessionId, interval: Duration) -> Option<Hit> {
+    pub(super) fn lookup(
+        &self,
+        task: &TaskId,
+        id: &SessionId,
+        interval: Duration,
+        clock: &Clock,
+    ) -> Option<Hit> {
         if self.is_binding(id) {
             return None;
         }
@@ -157,7 +164,10 @@ impl Index {
         let entry = held.get_mut(id)?;
         let (instance, _) = self.servable(entry, task)?;
         let Kept::Session(session) = &entry.kept else { return None };
-        let new = || Arc::new(Use::of_session(id.clone(), session.uid.clone(), interval));
+        let new = || {
+            let id = SessionId { namespace: session.namespace.clone(), ..*id };
+            Arc::new(Use::new(Subject::Session(id), interval, clock.moment(session.renewed)))
+        };
         let usage = entry.usage.get_or_insert_with(new).clone();
         usage.begin();
         Some(Hit { instance, usage })
@@ -171,6 +181,7 @@ impl Index {
         let instance = self.instance(&session.holder.as_ref()?.uid)?;
         let serves = instance.is_bound_to(session)
             && instance.life == Life::Ready
+            && !instance.releasing
             && instance.address.is_some()
             && instance.task_uid == task.uid
             && instance.namespace == task.namespace;
@@ -178,7 +189,7 @@ impl Index {
     }
 
     pub(super) fn session(&self, id: &SessionId) -> Option<Entry> {
-        self.sessions.of(id).read().get(id).cloned()
+        self.sessions.of(id).read().get(id).map(|entry| (**entry).clone())
     }
 
     pub(super) fn instance(&self, uid: &str) -> Option<Arc<Instance>> {
@@ -234,13 +245,17 @@ impl Index {
                 reached.gone(held.kept.uid(), held.kept.version(), true);
             }
         }
+        let id = SessionId { namespace: self.names.intern(id.namespace), ..id };
         let kept = self.compact(kept);
-        let (releasing, ending) = match &kept {
-            Kept::Session(session) => (session.releasing, session.ending),
-            Kept::Spoilt { .. } => (false, false),
+        let (releasing, ending, said) = match &kept {
+            Kept::Session(session) => (session.releasing, session.ending, session.interrupted),
+            Kept::Spoilt { .. } => (false, false, true),
         };
-        let in_use = usage.as_ref().is_some_and(|usage| usage.is_active());
-        let objection = (releasing && !ending && in_use).then(|| {
+        let must_say = match ending {
+            true => !said && usage.as_ref().is_some_and(|usage| usage.is_in_flight()),
+            false => releasing && usage.as_ref().is_some_and(|usage| usage.is_active()),
+        };
+        let objection = must_say.then(|| {
             reached.object(version, &uid);
             Objection { about: id.clone(), version }
         });
@@ -248,7 +263,7 @@ impl Index {
             Source::Write(sent) => Some(sent),
             Source::Watch(_) | Source::Read => None,
         };
-        shard.insert(id, Entry { kept, since: now, sent, usage });
+        shard.insert(id, Box::new(Entry { kept, since: now, sent, usage }));
         LeaseNews { changed: true, marked: releasing || ending, objection }
     }
 
@@ -338,7 +353,12 @@ impl Index {
     }
 
     /// An instance is gone.
-    pub(super) fn remove_instance(&self, uid: &Arc<str>, version: u64, source: Source) -> Option<Arc<Instance>> {
+    pub(super) fn remove_instance(
+        &self,
+        uid: &Arc<str>,
+        version: u64,
+        source: Source,
+    ) -> Option<Arc<Instance>> {
         let mut reached = self.pods.lock();
         let held = self.instances.of(&**uid).write().remove(uid);
         match source {
@@ -404,10 +424,28 @@ impl Index {
         self.pods.lock().objects(version)
     }
 
+    /// Whether this router uses a session. Whoever looks it up has begun the use by now, or sees all that was put
+    /// before.
+    pub(super) fn is_used(&self, id: &SessionId) -> bool {
+        let shard = self.sessions.of(id).write();
+        shard.get(id).and_then(|entry| entry.usage.as_ref()).is_some_and(|usage| usage.is_active())
+    }
+
     /// When this router's requests were last active in a session.
     pub(super) fn last_active(&self, id: &SessionId, now: Duration) -> Option<Duration> {
         let shard = self.sessions.of(id).read();
         shard.get(id)?.usage.as_ref().map(|usage| usage.last_active(now))
+    }
+
+    /// The session that a use is of, if there still is such a one.
+    pub(super) fn session_of_use(&self, id: &SessionId, usage: &Use) -> Option<Session> {
+        let shard = self.sessions.of(id).read();
+        let entry = shard.get(id)?;
+        let same = entry.usage.as_ref().is_some_and(|held| std::ptr::eq(&**held, usage));
+        match &entry.kept {
+            Kept::Session(session) if same => Some(session.clone()),
+            _ => None,
+        }
     }
 
     /// The activity of a session up to then has been written.
@@ -428,6 +466,12 @@ impl Index {
             && instance.id == *holder
         {
             session.holder = Some(instance.id.clone());
+            if let Hold::Held { key, reservation } = &instance.hold
+                && *key == session.key
+                && reservation.lease == session.uid
+            {
+                (session.key, session.uid) = (key.clone(), reservation.lease.clone());
+            }
         }
         Kept::Session(session)
     }
@@ -439,6 +483,21 @@ impl Index {
         instance.created_for = instance.created_for.map(|name| self.names.intern(name));
         if let Some(held) = self.instance(&instance.id.uid) {
             instance.id = held.id.clone();
+        }
+        if let Hold::Held { key, reservation } = &mut instance.hold {
+            let hash = LeaseHash::of(&instance.task_uid, key);
+            let id = SessionId { namespace: instance.namespace.clone(), hash };
+            if let Some(Entry { kept: Kept::Session(session), .. }) = self.session(&id)
+                && session.uid == reservation.lease
+                && session.key == *key
+            {
+                (*key, reservation.lease) = (session.key, session.uid);
+                if session.holder.as_ref() == Some(&instance.id)
+                    && let Some(holder) = session.holder
+                {
+                    instance.id = holder;
+                }
+            }
         }
         instance
     }

@@ -1,5 +1,5 @@
-//! Objects to `releasing` marks on what is in use: removes the mark, by a conditional write, before the router says
-//! that it has seen it. Until that is written, or the mark has gone otherwise, nothing ends.
+//! Answers marks on what is in use, by a conditional write, before the router says that it has seen them: removes a
+//! `releasing` mark, and says of a session that ends that requests were cut short. Until that is written nothing ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::Shared;
 use super::index::{Kept, Objection, SessionId, Source};
 use super::writes::Failure;
+use crate::record::Session;
 
 const REST: Duration = Duration::from_millis(250);
 
@@ -61,8 +62,11 @@ impl Shared {
         let id = &objection.about;
         let Some(entry) = self.index.session(id) else { return Ok(()) };
         let Kept::Session(session) = &entry.kept else { return Ok(()) };
-        if session.version != objection.version || session.ending {
+        if session.version != objection.version {
             return Ok(());
+        }
+        if session.ending {
+            return self.say_interrupted(id, session).await;
         }
         let sent = self.clock.now();
         let active = self.index.last_active(id, sent).unwrap_or(sent);
@@ -72,15 +76,30 @@ impl Shared {
                 self.learn_lease(lease, Source::Write(sent));
                 Ok(())
             }
-            Err(Failure::Conflict) => {
-                if let Some(lease) = self.writes.read_lease(&id.namespace, &id.hash).await? {
-                    self.learn_lease(lease, Source::Read);
-                }
-                Ok(())
-            }
+            Err(Failure::Conflict) => self.read_again(id).await,
             Err(Failure::Gone) => Ok(()),
             Err(failure) => Err(failure),
         }
+    }
+
+    async fn say_interrupted(&self, id: &SessionId, session: &Session) -> Result<(), Failure> {
+        match self.writes.interrupt(session).await {
+            Ok(lease) => {
+                self.learn_lease(lease, Source::Write(self.clock.now()));
+                Ok(())
+            }
+            Err(Failure::Conflict) => self.read_again(id).await,
+            Err(Failure::Gone) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Somebody else was faster: what it is now is judged anew.
+    async fn read_again(&self, id: &SessionId) -> Result<(), Failure> {
+        if let Some(lease) = self.writes.read_lease(&id.namespace, &id.hash).await? {
+            self.learn_lease(lease, Source::Read);
+        }
+        Ok(())
     }
 
     async fn keep_instance(&self, objection: &Objection<Arc<str>>) -> Result<(), Failure> {
@@ -88,7 +107,7 @@ impl Shared {
         if instance.version != objection.version || !self.index.objects_to_pod(objection.version) {
             return Ok(());
         }
-        match self.writes.object(&instance).await {
+        match self.writes.keep_pod(&instance).await {
             Ok(pod) => {
                 self.learn_pod(pod, Source::Write(self.clock.now()));
                 Ok(())

@@ -63,7 +63,7 @@ pub struct Pool {
     free: BTreeSet<Rank>,
     /// Free ones that are kept for others, by when that ends.
     kept: BTreeSet<(Duration, Arc<str>)>,
-    slots: HashMap<u32, usize>,
+    slots: HashMap<u32, u32>,
     /// Instances of mine that start.
     starting: usize,
     /// Slots in which I am creating an instance.
@@ -214,7 +214,9 @@ impl Pool {
         let above = self.slots.keys().filter(|slot| **slot >= self.rules.max).count() as u32;
         let below = self.rules.max.saturating_sub(above);
         let free = |slot: &u32| {
-            !self.slots.contains_key(slot) && !self.creating.contains(slot) && !self.blocked.contains_key(slot)
+            !self.slots.contains_key(slot)
+                && !self.creating.contains(slot)
+                && !self.blocked.contains_key(slot)
         };
         let first = (0..below).filter(own).filter(free);
         let then = (0..below).filter(|slot| !own(slot)).filter(free);

@@ -18,8 +18,9 @@ use super::waiting::PoolKey;
 
 /// How many objects a page of a list has.
 const PAGE: u32 = 500;
-/// How long bindings may take to stop.
+/// How long bindings, requests in flight and writes of activity may take to come to an end, each.
 const STOP: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let objections = shared.written_objections.lock().take();
@@ -34,6 +35,7 @@ pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let working = async {
         tokio::join!(
             shared.keep_beating(),
+            shared.watch_contact(),
             shared.keep_flushing(),
             shared.look_after_pools(),
             shared.write_objections(objections),
@@ -56,12 +58,49 @@ impl Shared {
         self.stopping.cancel();
         let bindings_end = async {
             while !self.bindings.is_empty() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                tokio::time::sleep(LOOK).await;
             }
         };
         let _ = tokio::time::timeout(STOP, bindings_end).await;
+        let over = self.requests_end().await;
         let _ = tokio::time::timeout(STOP, self.flush_all()).await;
-        self.sign_off().await;
+        match over {
+            true => self.sign_off().await,
+            false => tracing::warn!("requests are still in flight, so this router's Lease stays"),
+        }
+    }
+
+    /// Waits for the requests in flight, and has them end if they take long. Whether all are over.
+    async fn requests_end(&self) -> bool {
+        let end = || async {
+            while !self.activity.is_idle() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        if tokio::time::timeout(STOP, end()).await.is_err() {
+            self.activity.revoke();
+        }
+        tokio::time::timeout(STOP, end()).await.is_ok()
+    }
+
+    /// Ends what is in flight when the router has been out of touch for too long.
+    async fn watch_contact(&self) {
+        let mut epochs = self.contact.epoch.subscribe();
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(self.clock.instant(self.contact.good_until())) => {
+                    if !self.contact.lost() {
+                        continue;
+                    }
+                    tracing::warn!("this router's Lease was not renewed for too long; serving nothing until it is");
+                }
+                // It was too long, and noticed only when it was over: this process stood still.
+                _ = epochs.changed() => {}
+            }
+            self.activity.revoke();
+            self.contact.regained().await;
+            epochs.mark_unchanged();
+        }
     }
 
     /// Waits until everything that exists is known.
@@ -73,9 +112,7 @@ impl Shared {
 
     pub(super) async fn known(&self) {
         let _ = self.known_tasks.subscribe().wait_for(|known| *known).await;
-        if *self.contact.epoch.borrow() == 0 {
-            let _ = self.contact.whole.subscribe().wait_for(|whole| *whole).await;
-        }
+        let _ = self.contact.begun.subscribe().wait_for(|begun| *begun).await;
     }
 
     async fn follow_tasks(self: &Arc<Self>) {
@@ -101,6 +138,7 @@ impl Shared {
                 None => {
                     if let Some(view) = self.tasks.by_uid(&uid) {
                         self.tasks.remove(&uid);
+                        self.signer.forget(&uid);
                         self.pools.set_rules(&PoolKey::of(&view.id), None);
                         self.bindings.all_changed();
                     }
@@ -115,7 +153,8 @@ impl Shared {
         loop {
             let change = changes.recv().await;
             let Some(object) = change.new else { continue };
-            let owner = object.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
+            let owner =
+                object.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
             if let Some(view) = owner.and_then(|owner| self.tasks.by_uid(&owner.uid)) {
                 self.pools.pokes.poke(&PoolKey::of(&view.id));
             }

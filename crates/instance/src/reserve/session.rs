@@ -13,8 +13,23 @@ use crate::identity::SessionKey;
 use crate::provider::{Path, Request, ReserveError, Reserved};
 
 impl Shared {
-    /// An instance for a request.
+    /// An instance for a request, counted.
     pub(super) async fn reserve(self: &Arc<Self>, request: Request) -> Result<Reserved, ReserveError> {
+        let begun = self.clock.now();
+        let reserved = self.find(request).await;
+        match &reserved {
+            Ok(reserved) => {
+                self.counts.served(reserved.path);
+                if reserved.path != Path::Reused {
+                    self.counts.took(self.clock.now() - begun);
+                }
+            }
+            Err(error) => self.counts.refused(error),
+        }
+        reserved
+    }
+
+    async fn find(self: &Arc<Self>, request: Request) -> Result<Reserved, ReserveError> {
         if self.stopping.is_cancelled() {
             return Err(ReserveError::ShuttingDown);
         }
@@ -27,13 +42,11 @@ impl Shared {
         if !self.contact.is_good() {
             return Err(ReserveError::OutOfTouch);
         }
-        let reserved = match &request.key {
+        match &request.key {
             Some(key) if view.by_session => self.reserve_session(&view, key, &request).await,
             _ if view.spec.is_none() => Err(not_ready(&view)),
             _ => self.reserve_oneshot(&view, &request).await,
-        }?;
-        self.counts.served(reserved.path);
-        Ok(reserved)
+        }
     }
 
     /// The session's instance, if it is bound.
@@ -47,7 +60,7 @@ impl Shared {
         if !self.contact.is_good() || self.stopping.is_cancelled() {
             return None;
         }
-        let hit = self.index.lookup(&view.id, id, view.interval(&self.timing))?;
+        let hit = self.index.lookup(&view.id, id, view.interval(&self.timing), &self.clock)?;
         let in_use = self.activity.guard(hit.usage, None);
         self.reserved(view, &hit.instance, Some(key), path, in_use)
     }

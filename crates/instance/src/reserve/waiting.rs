@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot};
 
-use super::activity::Use;
+use super::activity::{Subject, Use};
 use super::clock::Clock;
 use super::pool::{Full, Pool, Rules};
 use super::queue::Place;
@@ -264,7 +264,8 @@ impl TaskPool {
     /// The use of an instance by requests without a session.
     pub(super) fn usage(&self, instance: &Instance, interval: Duration) -> Arc<Use> {
         let mut state = self.state.lock();
-        let new = || Arc::new(Use::of_instance(instance.namespace.clone(), instance.id.clone(), interval));
+        let written = instance.last_active.map_or(Duration::ZERO, |time| self.clock.moment(time));
+        let new = || Arc::new(Use::new(Subject::Instance(instance.id.clone()), interval, written));
         state.uses.entry(instance.id.uid.clone()).or_insert_with(new).clone()
     }
 

@@ -2,6 +2,7 @@
 //! and deletions on the version that was seen. Says what is known of a write that failed; decides nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::labels;
@@ -70,10 +71,11 @@ pub(super) enum Deleted<K> {
     Gone,
 }
 
-/// Writes as one router.
+/// Writes as one process.
 pub(super) struct Writes {
     pub(super) client: Client,
-    pub(super) me: String,
+    /// The binder of the sessions that it binds.
+    pub(super) me: Arc<str>,
 }
 
 impl Writes {
@@ -85,7 +87,11 @@ impl Writes {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    pub(super) async fn read_lease(&self, namespace: &str, hash: &LeaseHash) -> Result<Option<Lease>, Failure> {
+    pub(super) async fn read_lease(
+        &self,
+        namespace: &str,
+        hash: &LeaseHash,
+    ) -> Result<Option<Lease>, Failure> {
         answered(self.leases(namespace).get_opt(&hash.lease_name())).await
     }
 
@@ -105,9 +111,13 @@ impl Writes {
     }
 
     /// Points the session at another instance, or at nothing, with me as the binder.
-    pub(super) async fn point(&self, session: &Session, holder: Option<&InstanceId>) -> Result<Lease, Failure> {
+    pub(super) async fn point(
+        &self,
+        session: &Session,
+        holder: Option<&InstanceId>,
+    ) -> Result<Lease, Failure> {
         let mut patch = renewal(session);
-        patch["metadata"]["annotations"][labels::BINDER] = json!(self.me);
+        patch["metadata"]["annotations"][labels::BINDER] = json!(&*self.me);
         patch["spec"]["holderIdentity"] = json!(holder.map(InstanceId::to_string));
         // Only a Lease that names an instance has something to give back.
         patch["metadata"]["finalizers"] = match holder {
@@ -124,7 +134,7 @@ impl Writes {
     /// Makes me the binder.
     pub(super) async fn take_over(&self, session: &Session) -> Result<Lease, Failure> {
         let mut patch = renewal(session);
-        patch["metadata"]["annotations"][labels::BINDER] = json!(self.me);
+        patch["metadata"]["annotations"][labels::BINDER] = json!(&*self.me);
         self.patch_session(session, patch).await
     }
 
@@ -167,8 +177,18 @@ impl Writes {
         self.annotate(instance, annotations).await
     }
 
+    /// Says that requests were cut short by the session's end.
+    pub(super) async fn interrupt(&self, session: &Session) -> Result<Lease, Failure> {
+        let patch = json!({ "metadata": {
+            "uid": &*session.uid,
+            "resourceVersion": session.version.to_string(),
+            "annotations": { labels::INTERRUPTED: &*self.me },
+        } });
+        self.patch_session(session, patch).await
+    }
+
     /// Removes a `releasing` mark.
-    pub(super) async fn object(&self, instance: &Instance) -> Result<Pod, Failure> {
+    pub(super) async fn keep_pod(&self, instance: &Instance) -> Result<Pod, Failure> {
         self.annotate(instance, json!({ labels::RELEASING: null })).await
     }
 

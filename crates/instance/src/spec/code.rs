@@ -7,9 +7,9 @@ use agentcube_api::Task;
 use agentcube_api::agentcube::deployment::{CodeBundleSpec, DependenciesSpec};
 use agentcube_bundle::path::Relative;
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
-    PersistentVolumeClaimVolumeSource, PodSecurityContext, PodSpec, PodTemplateSpec, SecretVolumeSource,
-    SecurityContext, Volume, VolumeMount,
+    ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource,
+    ObjectFieldSelector, PersistentVolumeClaimVolumeSource, PodSecurityContext, PodSpec, PodTemplateSpec,
+    SecretVolumeSource, SecurityContext, Volume, VolumeMount,
 };
 use kube::ResourceExt;
 use kube::core::ObjectMeta;
@@ -28,6 +28,8 @@ const SOURCE: &str = "/source";
 const CACHE: &str = "/cache";
 /// Where the code finds the keys to verify tokens with.
 const TOKEN: &str = "/var/run/agentcube/token";
+/// A program that is the first of its container and does not ask for the signal to end never gets it.
+const GRACE: i64 = 10;
 const DEFAULT_LIMIT: i64 = 100 << 20;
 /// What fits into one ConfigMap, with something left for its names.
 const MOST_INLINE: usize = 1_000_000;
@@ -52,6 +54,7 @@ pub(super) fn render(task: &Task, config: &Config) -> Result<Rendered, SpecError
         volumes: Some(source.volumes),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
+        termination_grace_period_seconds: Some(GRACE),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(default_seccomp()),
             ..PodSecurityContext::default()
@@ -270,6 +273,10 @@ fn container(bundle: &CodeBundleSpec, runtime: &Runtime, entrypoint: &Relative, 
     let mut env: Vec<EnvVar> = environment(&bundle.env, port);
     let of_runtime = runtime.env.iter().filter(|(name, _)| bundle.env.iter().all(|var| var.name != **name));
     env.extend(of_runtime.map(|(name, value)| variable(name, &place(value, &entrypoint))));
+    // By its own UID it knows that a token is meant for it.
+    let uid = ObjectFieldSelector { field_path: "metadata.uid".into(), api_version: None };
+    let source = EnvVarSource { field_ref: Some(uid), ..EnvVarSource::default() };
+    env.push(EnvVar { name: "INSTANCE_UID".into(), value: None, value_from: Some(source) });
     let keys = VolumeMount { read_only: Some(true), ..mount("token", TOKEN) };
     Container {
         name: "agent".into(),

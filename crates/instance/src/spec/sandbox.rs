@@ -19,6 +19,8 @@ use crate::provider::SpecError;
 use crate::revision::Form;
 
 const CONTAINER: &str = "sandbox";
+/// Strangers' code is not waited for long.
+const GRACE: i64 = 5;
 const KATA: &str = "io.katacontainers.config.hypervisor";
 /// Tells gVisor that only this container uses a volume, so that it may keep the volume in its own memory.
 const GVISOR_MOUNT: &str = "dev.gvisor.spec.mount";
@@ -52,6 +54,7 @@ pub(super) fn render(task: &Task, config: &Config) -> Result<Rendered, SpecError
         node_selector: (!wanted.node_selector.is_empty()).then(|| wanted.node_selector.clone()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
+        termination_grace_period_seconds: Some(GRACE),
         security_context: Some(of_pod(config.sandbox_user)),
         ..PodSpec::default()
     };

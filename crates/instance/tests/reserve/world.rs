@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use agentcube_apiserver::Server;
 use agentcube_apiserver::http::Front;
 use agentcube_instance::identity::{SessionKey, SpecId, TaskId};
 use agentcube_instance::provider::{InstanceProvider, Request, ReserveError, Reserved};
-use agentcube_instance::record::lease_name;
+use agentcube_instance::record::{RouterLease, lease_name};
 use agentcube_instance::reserve::{Options, Reserver};
 use agentcube_instance::revision::owner;
 use agentcube_instance::timing::Timing;
+use agentcube_instance::token::{KeyId, Keys};
 use futures_util::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod, PodTemplate};
@@ -252,34 +253,41 @@ async fn tend(pods: &Api<Pod>, pod: &Pod, next: &AtomicU32) {
 /// What a router asks of the server.
 #[derive(Default)]
 pub(crate) struct Traffic {
-    /// Requests that are no watch and not the router's own Lease, `POST leases` and the like.
+    /// Requests that are no list, no watch and not the router's own Lease: `POST leases` and the like.
     seen: Mutex<Vec<String>>,
-    /// From this write on nothing gets through any more: the router is cut off.
-    last_write: AtomicUsize,
-    writes: AtomicUsize,
-    /// A write that was let through has no answer any more.
-    lose_reply: AtomicBool,
+    /// How many more of these that write get through before the router is cut off; none for all.
+    writes_left: Mutex<Option<usize>>,
+    dead: AtomicBool,
 }
 
 impl Traffic {
-    fn admits(&self, method: &http::Method, path: &str, query: Option<&str>) -> bool {
-        let kind = ["leases", "pods", "jobs", "podtemplates", "tasks"]
-            .into_iter()
-            .find(|kind| path.contains(&format!("/{kind}")))
-            .unwrap_or("other");
-        let own = path.contains("/leases/router-") || path.ends_with("/leases") && path.contains(SYSTEM);
-        let watch = query.is_some_and(|query| query.contains("watch="));
-        let list = *method == http::Method::GET && query.is_some_and(|query| query.contains("labelSelector"));
-        if !own && !watch && !list {
-            self.seen.lock().push(format!("{method} {kind}"));
+    /// Notes a request. Whether it gets through, and whether its answer does.
+    fn pass(&self, method: &http::Method, path: &str, query: Option<&str>) -> (bool, bool) {
+        let kinds = ["leases", "pods", "jobs", "podtemplates", "tasks"];
+        let kind = kinds.into_iter().find(|kind| path.contains(&format!("/{kind}"))).unwrap_or("other");
+        let own = path.contains(SYSTEM);
+        let read = *method == http::Method::GET;
+        let listing = read && query.is_some_and(|query| query.contains("limit=") || query.contains("watch="));
+        let caching = read && matches!(kind, "tasks" | "podtemplates");
+        if own || listing || caching {
+            let alive = !self.dead.load(Ordering::SeqCst);
+            return (alive, alive);
         }
-        let write = *method != http::Method::GET;
-        let limit = self.last_write.load(Ordering::SeqCst);
-        let count = match write && !own {
-            true => self.writes.fetch_add(1, Ordering::SeqCst) + 1,
-            false => self.writes.load(Ordering::SeqCst),
-        };
-        limit == 0 || count <= limit && !(count == limit && !write)
+        self.seen.lock().push(format!("{method} {kind}"));
+        if self.dead.load(Ordering::SeqCst) {
+            return (false, false);
+        }
+        let mut left = self.writes_left.lock();
+        match &mut *left {
+            Some(left) if !read => {
+                *left -= 1;
+                if *left == 0 {
+                    self.dead.store(true, Ordering::SeqCst);
+                }
+                (true, *left > 0)
+            }
+            _ => (true, true),
+        }
     }
 
     /// What was asked since the last time.
@@ -287,11 +295,18 @@ impl Traffic {
         std::mem::take(&mut *self.seen.lock())
     }
 
-    /// Lets so many more writes through and then nothing, and loses the answer to the last.
-    pub(crate) fn die_after(&self, writes: usize) {
-        self.lose_reply.store(true, Ordering::SeqCst);
-        let so_far = self.writes.load(Ordering::SeqCst);
-        self.last_write.store(so_far + writes, Ordering::SeqCst);
+    /// The router dies in its so many-th write from now: it is done, and nothing is heard from the router again.
+    pub(crate) fn die_in_write(&self, number: usize) {
+        *self.writes_left.lock() = Some(number);
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    /// From now on nothing gets through, or everything does again.
+    pub(crate) fn cut(&self, cut: bool) {
+        self.dead.store(cut, Ordering::SeqCst);
     }
 }
 
@@ -311,16 +326,15 @@ impl tower::Service<http::Request<kube::client::Body>> for Wire {
     }
 
     fn call(&mut self, request: http::Request<kube::client::Body>) -> Self::Future {
-        let admits = self.traffic.admits(request.method(), request.uri().path(), request.uri().query());
-        let (mut front, traffic) = (self.front.clone(), self.traffic.clone());
+        let (sent, answered) =
+            self.traffic.pass(request.method(), request.uri().path(), request.uri().query());
+        let mut front = self.front.clone();
         Box::pin(async move {
-            if !admits {
+            if !sent {
                 std::future::pending::<()>().await;
             }
-            let write = *request.method() != http::Method::GET;
             let answer = front.call(request).await;
-            let limit = traffic.last_write.load(Ordering::SeqCst);
-            if write && limit > 0 && traffic.writes.load(Ordering::SeqCst) >= limit {
+            if !answered {
                 std::future::pending::<()>().await;
             }
             answer
@@ -330,6 +344,7 @@ impl tower::Service<http::Request<kube::client::Body>> for Wire {
 
 /// A router, stopped when dropped.
 pub(crate) struct Router {
+    name: String,
     pub(crate) reserver: Reserver,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) shutdown: CancellationToken,
@@ -347,10 +362,11 @@ impl Router {
         let traffic = Arc::new(Traffic::default());
         let wire = Wire { front: world.server.front(), traffic: traffic.clone() };
         let client = Client::new(wire, NAMESPACE);
-        let options = Options { name: name.into(), namespace: SYSTEM.into(), timing };
+        let keys = Keys::generate(KeyId::new("k1").unwrap());
+        let options = Options { name: name.into(), namespace: SYSTEM.into(), keys, timing };
         let (reserver, shutdown) = (Reserver::new(client, options), CancellationToken::new());
         let running = tokio::spawn(reserver.clone().run(shutdown.clone()));
-        Router { reserver, traffic, shutdown, running }
+        Router { name: name.into(), reserver, traffic, shutdown, running }
     }
 
     pub(crate) async fn reserve(&self, task: &TaskId, key: &str) -> Result<Reserved, ReserveError> {
@@ -368,7 +384,23 @@ impl Router {
         tokio::time::timeout(LONG, self.reserver.reserve_instance(request)).await.expect("an answer in time")
     }
 
-    /// Waits until the router knows the Task, and so many idle instances of it.
+    /// Whether the key is served from memory.
+    pub(crate) fn hits(&self, task: &TaskId, key: &str) -> bool {
+        self.reserver.lookup(task, &self::key(key)).is_some()
+    }
+
+    /// Waits until the router no longer serves a key from memory.
+    pub(crate) async fn misses(&self, task: &TaskId, key: &str) {
+        until("the router has heard of it", async || (!self.hits(task, key)).then_some(())).await;
+    }
+
+    /// What the router says that it has seen.
+    pub(crate) async fn seen(&self, world: &World) -> Option<RouterLease> {
+        let leases: Api<Lease> = Api::namespaced(world.client.clone(), SYSTEM);
+        leases.get_opt(&format!("router-{}", self.name)).await.unwrap().and_then(|lease| RouterLease::read(&lease))
+    }
+
+    /// Waits until the router knows so many idle instances of it.
     pub(crate) async fn knows(&self, task: &TaskId, idle: i32) {
         let spec = SpecId(format!("{}-1", task.name).into());
         until("a router knows the idle instances", async || {

@@ -75,7 +75,7 @@ impl Instances {
 }
 
 pub(crate) fn in_use() -> InUse {
-    InUse {}
+    InUse::detached()
 }
 
 impl InstanceProvider for Instances {

@@ -23,7 +23,9 @@ pub(crate) fn spec(gateway: &TaskGateway) -> Result<Option<Value>, String> {
 
 fn jwt(jwt: &JwtSpec) -> Value {
     let providers: Vec<Value> = jwt.providers.iter().map(provider).collect();
-    json!({ "optional": jwt.optional, "providers": providers })
+    let mut result = json!({ "providers": providers });
+    set(&mut result, "optional", jwt.optional.then_some(true));
+    result
 }
 
 fn provider(provider: &JwtProvider) -> Value {

@@ -244,6 +244,9 @@ fn ext_proc(observed: &Observed, serve: &Serve, answers: &Answers) -> Said {
             .unwrap_or_else(|| no(REASON_GATEWAY_MISSING, "there is no gateway"));
     }
     let Some(label) = &serve.label else {
+        if let Some(why) = &serve.unsupported {
+            return no(REASON_UNSUPPORTED, why.clone());
+        }
         return yes(REASON_EXT_PROC_CONFIGURED, "the built-in gateway needs no external processor");
     };
     let Some(policy) = &answers.policy else {

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 const NAME: &str = "example.com/pretender";
 
-pub fn spawn(client: &Client, envoy: bool, running: &mut JoinSet<()>, shutdown: &CancellationToken) {
+pub(crate) fn spawn(client: &Client, envoy: bool, running: &mut JoinSet<()>, shutdown: &CancellationToken) {
     let secrets: Cache<Secret> = Cache::new(client.clone(), watcher::Config::default());
     running.spawn(secrets.clone().run(shutdown.clone()));
     let gateways = follow::<Gateway>(client, running, shutdown);

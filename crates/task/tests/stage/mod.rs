@@ -1,7 +1,7 @@
 //! A stage for the controllers: a server, a provider that keeps books, and something that pretends to be a gateway.
 
-pub mod gateway;
-pub mod provider;
+pub(crate) mod gateway;
+pub(crate) mod provider;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +20,20 @@ use tokio_util::sync::CancellationToken;
 use provider::Books;
 
 /// Longer than anything takes, unless it is broken.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// What is common to all tests.
-pub struct Stage {
-    pub client: Client,
-    pub namespace: String,
-    pub books: Arc<Books>,
+pub(crate) struct Stage {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    pub(crate) books: Arc<Books>,
     running: JoinSet<()>,
-    pub shutdown: CancellationToken,
+    pub(crate) shutdown: CancellationToken,
 }
 
 impl Stage {
     /// A stage in a namespace of its own; the definitions have to be there.
-    pub async fn open(client: Client, namespace: &str) -> Stage {
+    pub(crate) async fn open(client: Client, namespace: &str) -> Stage {
         let object = json!({ "metadata": { "name": namespace } });
         let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
         let _ = namespaces.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await;
@@ -47,32 +47,32 @@ impl Stage {
     }
 
     /// Starts the controllers.
-    pub fn start(&mut self, options: Options) {
+    pub(crate) fn start(&mut self, options: Options) {
         let controllers = Controllers::new(self.client.clone(), self.books.clone(), options);
         self.running.spawn(controllers.run(self.shutdown.child_token()));
     }
 
     /// Starts something that takes all that is made, as a gateway would.
-    pub fn pretend(&mut self, envoy: bool) {
+    pub(crate) fn pretend(&mut self, envoy: bool) {
         gateway::spawn(&self.client, envoy, &mut self.running, &self.shutdown);
     }
 
     /// Stops everything in order.
-    pub async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         self.shutdown.cancel();
         while let Some(ended) = self.running.join_next().await {
             ended.expect("nothing panicked");
         }
     }
 
-    pub fn api<K>(&self) -> Api<K>
+    pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    pub async fn create<K>(&self, object: Value) -> K
+    pub(crate) async fn create<K>(&self, object: Value) -> K
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + std::fmt::Debug + DeserializeOwned + serde::Serialize,
@@ -82,7 +82,7 @@ impl Stage {
     }
 
     /// Waits until an object is as wanted.
-    pub async fn until<K>(&self, name: &str, wanted: impl Fn(&K) -> bool) -> K
+    pub(crate) async fn until<K>(&self, name: &str, wanted: impl Fn(&K) -> bool) -> K
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
@@ -90,22 +90,23 @@ impl Stage {
         until(&self.api::<K>(), name, wanted).await
     }
 
-    pub async fn until_task(&self, name: &str, wanted: impl Fn(&Task) -> bool) -> Task {
+    pub(crate) async fn until_task(&self, name: &str, wanted: impl Fn(&Task) -> bool) -> Task {
         self.until(name, wanted).await
     }
 
     /// Waits until an Event of this reason tells of an object in these words.
-    pub async fn until_event(&self, reason: &str, words: &str) {
+    pub(crate) async fn until_event(&self, reason: &str, words: &str) {
         let api: Api<k8s_openapi::api::core::v1::Event> = self.api();
         let told = |event: &k8s_openapi::api::core::v1::Event| {
-            event.reason.as_deref() == Some(reason) && event.message.as_deref().is_some_and(|m| m.contains(words))
+            event.reason.as_deref() == Some(reason)
+                && event.message.as_deref().is_some_and(|m| m.contains(words))
         };
         until_any(&api, told).await;
     }
 }
 
 /// Waits until an object is as wanted, by watching it.
-pub async fn until<K>(api: &Api<K>, name: &str, wanted: impl Fn(&K) -> bool) -> K
+pub(crate) async fn until<K>(api: &Api<K>, name: &str, wanted: impl Fn(&K) -> bool) -> K
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
     K::DynamicType: Default,
@@ -148,7 +149,7 @@ where
 }
 
 /// Waits until an object is gone.
-pub async fn until_gone<K>(api: &Api<K>, name: &str)
+pub(crate) async fn until_gone<K>(api: &Api<K>, name: &str)
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
     K::DynamicType: Default,
@@ -175,7 +176,7 @@ where
 }
 
 /// Installs definitions and waits until they are served.
-pub async fn install(client: &Client, definitions: Vec<CustomResourceDefinition>) {
+pub(crate) async fn install(client: &Client, definitions: Vec<CustomResourceDefinition>) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for definition in &definitions {
         let created = api.create(&PostParams::default(), definition).await;
@@ -191,7 +192,7 @@ pub async fn install(client: &Client, definitions: Vec<CustomResourceDefinition>
 }
 
 /// Status and reason of a condition of a Task.
-pub fn condition(task: &Task, type_: &str) -> (String, String) {
+pub(crate) fn condition(task: &Task, type_: &str) -> (String, String) {
     let conditions = task.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     agentcube_api::conditions::find(conditions, type_)
         .map(|one| (one.status.clone(), one.reason.clone()))
@@ -199,7 +200,7 @@ pub fn condition(task: &Task, type_: &str) -> (String, String) {
 }
 
 /// Status and reason of a condition of a TaskGateway.
-pub fn gateway_condition(gateway: &TaskGateway, type_: &str) -> (String, String) {
+pub(crate) fn gateway_condition(gateway: &TaskGateway, type_: &str) -> (String, String) {
     let conditions = gateway.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     agentcube_api::conditions::find(conditions, type_)
         .map(|one| (one.status.clone(), one.reason.clone()))
@@ -207,7 +208,8 @@ pub fn gateway_condition(gateway: &TaskGateway, type_: &str) -> (String, String)
 }
 
 /// Whether a condition of a Task has this status and reason, about its current generation.
-pub fn says(task: &Task, type_: &str, status: &str, reason: &str) -> bool {
-    let current = task.status.as_ref().and_then(|status| status.observed_generation) == task.metadata.generation;
+pub(crate) fn says(task: &Task, type_: &str, status: &str, reason: &str) -> bool {
+    let current =
+        task.status.as_ref().and_then(|status| status.observed_generation) == task.metadata.generation;
     current && condition(task, type_) == (status.into(), reason.into())
 }

@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 /// A Task with this annotation needs the ConfigMap that it names.
-pub const NEEDS: &str = "needs";
+pub(crate) const NEEDS: &str = "needs";
 
-pub struct Books {
+pub(crate) struct Books {
     client: Client,
     state: Mutex<State>,
 }
@@ -30,17 +30,17 @@ struct State {
 }
 
 impl Books {
-    pub fn new(client: Client) -> Books {
+    pub(crate) fn new(client: Client) -> Books {
         Books { client, state: Mutex::default() }
     }
 
     /// From now on a revision stands like this.
-    pub fn stands(&self, spec: &str, standing: SpecStatus) {
+    pub(crate) fn stands(&self, spec: &str, standing: SpecStatus) {
         self.state.lock().standing.insert(spec.into(), standing);
     }
 
     /// From now on every preparation for this Task ends like this.
-    pub fn fail(&self, task: &str, error: Option<SpecError>) {
+    pub(crate) fn fail(&self, task: &str, error: Option<SpecError>) {
         let mut state = self.state.lock();
         match error {
             Some(error) => state.errors.insert(task.into(), error),
@@ -48,11 +48,11 @@ impl Books {
         };
     }
 
-    pub fn updates(&self) -> Vec<String> {
+    pub(crate) fn updates(&self) -> Vec<String> {
         self.state.lock().updates.clone()
     }
 
-    pub fn released(&self) -> Vec<String> {
+    pub(crate) fn released(&self) -> Vec<String> {
         self.state.lock().released.clone()
     }
 

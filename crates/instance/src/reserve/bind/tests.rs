@@ -24,6 +24,7 @@ fn session() -> Session {
         renewed: Timestamp::UNIX_EPOCH,
         releasing: false,
         ending: false,
+        interrupted: false,
     }
 }
 
@@ -159,6 +160,7 @@ fn other() -> Instance {
 fn a_hit_needs_both_sides() {
     expect(Step::Serve, |_| ());
     expect(Step::Confirm, |case| case.session().releasing = true);
+    expect(Step::KeepPod, |case| case.holder().releasing = true);
     expect(wait(Why::Ending), |case| case.session().ending = true);
     expect(wait(Why::Address), |case| case.holder().address = None);
     expect(Step::ReadHolder, |case| case.holder = None);
@@ -340,12 +342,13 @@ fn any_case() -> impl Strategy<Value = Case> {
     let lives = [Life::Starting, Life::Ready, Life::Unready, Life::Terminating, Life::Dead];
     let holds = [Hold::Free, Hold::Spoilt, held("l1", 1), held("l1", 2), held("l2", 1)];
     let session = (any::<[bool; 4]>(), prop::sample::select(holds.to_vec()));
-    let flags = any::<[bool; 6]>();
+    let flags = any::<[bool; 7]>();
     (session, flags, prop::sample::select(lives.to_vec()), 0..12_000u64, prop::option::of(0..12_000u64)).prop_map(
         |((session, hold), flags, life, age, sent)| {
             Case::with(|case| {
                 let [mine, pointed, releasing, ending] = session;
-                let [fresh, gone, given, asked, took, known] = flags;
+                let [fresh, gone, given, asked, took, known, marked] = flags;
+                case.holder().releasing = marked;
                 case.session().binder = if mine { ME } else { OTHER }.into();
                 (case.session().releasing, case.session().ending) = (releasing, ending);
                 if !pointed {
@@ -375,6 +378,7 @@ proptest! {
             Step::Serve => {
                 prop_assert!(bound && !session.ending && !session.releasing);
                 prop_assert_eq!(holder.unwrap().life, Life::Ready);
+                prop_assert!(!holder.unwrap().releasing);
             }
             Step::Point { .. } | Step::Claim { .. } => {
                 prop_assert!(!session.ending);
