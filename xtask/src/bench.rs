@@ -11,18 +11,33 @@ use crate::{Settings, setup};
 /// The embedded API server against kube-apiserver with etcd.
 pub(crate) fn apiserver(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
     setup::run(settings)?;
-    run(settings, "bench-apiserver", Some(agentcube(settings)?), json, enforce)
+    let program = Some(agentcube(settings)?);
+    run(settings, Bench { name: "bench-apiserver", features: &[], program }, json, enforce)
 }
 
 /// Our containers against those of `runc` and `crun`, where the machine has them.
 pub(crate) fn runtime(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
     small_program(settings)?;
-    run(settings, "bench-runtime", None, json, enforce)
+    run(settings, Bench { name: "bench-runtime", features: &[], program: None }, json, enforce)
 }
 
 /// `agentcube up`: its start, and what it costs when idle.
 pub(crate) fn up(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
-    run(settings, "bench-up", Some(agentcube(settings)?), json, enforce)
+    let program = Some(agentcube(settings)?);
+    run(settings, Bench { name: "bench-up", features: &[], program }, json, enforce)
+}
+
+/// Reservations: in memory, on kube-apiserver, and a hundred cold starts at once.
+pub(crate) fn reserve(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
+    setup::run(settings)?;
+    let program = Some(agentcube(settings)?);
+    run(settings, Bench { name: "bench-reserve", features: &["tasks"], program }, json, enforce)
+}
+
+/// A thousand Tasks on kube-apiserver, and a thousand idle instances.
+pub(crate) fn tasks(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
+    setup::run(settings)?;
+    run(settings, Bench { name: "bench-tasks", features: &["tasks"], program: None }, json, enforce)
 }
 
 /// Builds the program that is measured.
@@ -53,16 +68,19 @@ fn build(settings: &Settings, package: &str, what: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn run(
-    settings: &Settings,
-    bench: &str,
+/// A program to be measured, and what it is measured by.
+struct Bench {
+    name: &'static str,
+    /// Features of the crate that it needs.
+    features: &'static [&'static str],
     program: Option<PathBuf>,
-    json: bool,
-    enforce: bool,
-) -> Result<bool> {
+}
+
+fn run(settings: &Settings, bench: Bench, json: bool, enforce: bool) -> Result<bool> {
     let mut command = cargo(&settings.root);
-    command.args(["run", "--quiet", "--release", "-p", "agentcube-testkit", "--bin", bench, "--"]);
-    command.args(program).env("AGENTCUBE_CACHE", &settings.cache);
+    command.args(["run", "--quiet", "--release", "-p", "agentcube-testkit", "--bin", bench.name]);
+    command.args(bench.features.iter().flat_map(|feature| ["--features", feature])).arg("--");
+    command.args(bench.program).env("AGENTCUBE_CACHE", &settings.cache);
     command.args(json.then_some("--json")).args(enforce.then_some("--enforce"));
     succeeds(&mut command)
 }

@@ -70,7 +70,7 @@ impl Order {
         let code = match &self.origin {
             Origin::Url { address, sha256, cache } => {
                 let cached = cache.as_deref().zip(*sha256);
-                self.from_url(address, *sha256, cached, &work, tell).await?
+                self.fetched(address, *sha256, cached, &work, tell).await?
             }
             Origin::Directory { path, renamed } => self.copied(path.clone(), renamed.clone(), &work).await?,
         };
@@ -93,7 +93,7 @@ impl Order {
         Ok(())
     }
 
-    async fn from_url(
+    async fn fetched(
         &self,
         address: &str,
         sha256: Option<Digest>,

@@ -20,6 +20,7 @@ pub mod queue;
 mod reached;
 mod run;
 mod session;
+mod shards;
 mod signer;
 mod start;
 mod tasks;

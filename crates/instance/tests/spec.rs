@@ -1,4 +1,6 @@
 //! What Tasks render to: tables over the pure part of the providers.
+// The whole file is a test; clippy sees that of functions marked so only.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 
@@ -312,6 +314,8 @@ fn a_zip_is_fetched_checked_and_run() {
         },
     ]);
     assert_eq!(spec["initContainers"], expected);
+    let annotations = &template(&found)["metadata"]["annotations"];
+    assert_eq!(*annotations, json!({ "kubectl.kubernetes.io/default-container": "agent" }));
     let agent = &spec["containers"][0];
     assert_eq!(agent["command"], json!(["python3", "-u", "/bundle/code/src/main.py"]));
     assert_eq!(agent["args"], json!(["--fast"]));

@@ -1,9 +1,11 @@
 //! The providers over the embedded API server: objects are made, mended and released, refusals are told, and what was
 //! missing heals.
+// The whole file is a test; clippy sees that of functions marked so only.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
 
-use agentcube_api::{Task, labels};
+use agentcube_api::{SandboxPool, Task, labels};
 use agentcube_apiserver::Server;
 use agentcube_apiserver::faults::Plan;
 use agentcube_instance::SpecId;
@@ -318,6 +320,16 @@ async fn what_is_missing_is_named_and_heals() {
 
     let task = world.task(sandbox(json!({ "poolRef": "fast" }))).await;
     assert_eq!(missing(&task).await.0, "SandboxPoolMissing");
+    let capacity = json!({ "poolMin": 1, "poolMax": 1, "bufferMin": 0, "bufferMax": 1 });
+    let pool = json!({
+        "apiVersion": "sandbox.fast.io/v1alpha1", "kind": "SandboxPool", "metadata": { "name": "fast" },
+        "spec": { "capacity": capacity, "maxSandboxesPerPod": 5, "runtimeType": "native" },
+    });
+    world.create::<SandboxPool>(pool).await;
+    let Err(SpecError::Invalid(message)) = world.initialize(&task, false).await else {
+        panic!("it is taken")
+    };
+    assert!(message.contains("not supported yet"), "{message}");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use agentcube_instance::reserve::InUse;
 use bytes::Bytes;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::oneshot;
@@ -25,6 +26,8 @@ pub(crate) enum Error {
     Silent(Duration),
     #[error("the response took longer than the Task allows")]
     TooLong,
+    #[error("the router has lost touch with the API server, and may serve no more")]
+    Revoked,
 }
 
 /// What a client gets: a response on its way, or a word of the gateway itself.
@@ -108,6 +111,8 @@ pub(crate) struct Passing {
     in_use: Option<Arc<InUse>>,
     silence: Option<(Duration, Pin<Box<Sleep>>)>,
     deadline: Option<Pin<Box<Sleep>>>,
+    /// None once the last byte is through.
+    revoked: Option<BoxFuture<'static, ()>>,
 }
 
 impl Passing {
@@ -120,7 +125,11 @@ impl Passing {
     ) -> Passing {
         let silence = silence.map(|limit| (limit, Box::pin(tokio::time::sleep(limit))));
         let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        let mut passing = Passing { inner, lent: Some(lent), in_use: Some(in_use), silence, deadline };
+        let revocation = in_use.clone();
+        let revoked: BoxFuture<'static, ()> = Box::pin(async move { revocation.revoked().await });
+        let revoked = Some(revoked);
+        let mut passing =
+            Passing { inner, lent: Some(lent), in_use: Some(in_use), silence, deadline, revoked };
         if passing.inner.is_end_stream() {
             passing.through();
         }
@@ -134,6 +143,14 @@ impl Passing {
         self.in_use = None;
         self.silence = None;
         self.deadline = None;
+        self.revoked = None;
+    }
+
+    /// Closing the connection tells the instance that nobody listens any more.
+    fn broken(&mut self) {
+        self.lent = None;
+        self.in_use = None;
+        self.revoked = None;
     }
 
     fn overdue(&mut self, cx: &mut Context<'_>) -> Option<Error> {
@@ -141,6 +158,9 @@ impl Passing {
             && sleep.poll_unpin(cx).is_ready()
         {
             return Some(Error::Silent(*limit));
+        }
+        if self.revoked.as_mut().is_some_and(|revoked| revoked.poll_unpin(cx).is_ready()) {
+            return Some(Error::Revoked);
         }
         let deadline = self.deadline.as_mut()?;
         deadline.poll_unpin(cx).is_ready().then_some(Error::TooLong)
@@ -158,9 +178,7 @@ impl Body for Passing {
         let this = &mut *self;
         let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
             let Some(error) = this.overdue(cx) else { return Poll::Pending };
-            // Closing the connection tells the instance that nobody listens any more.
-            this.lent = None;
-            this.in_use = None;
+            this.broken();
             return Poll::Ready(Some(Err(error)));
         };
         match &frame {
@@ -175,10 +193,7 @@ impl Body for Passing {
                     this.through();
                 }
             }
-            Some(Err(_)) => {
-                this.lent = None;
-                this.in_use = None;
-            }
+            Some(Err(_)) => this.broken(),
             None => this.through(),
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Error::from)))

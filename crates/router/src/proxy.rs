@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_instance::provider::{self, InstanceProvider, Reserved};
+use agentcube_instance::provider::{self, InstanceProvider, ReserveError, Reserved};
 use agentcube_instance::reserve::InUse;
 use agentcube_instance::{Endpoint, InstanceId, SessionKey};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -201,6 +201,7 @@ impl Proxy {
             limit = overdue(route.limits.request, over) => {
                 return Err(Refusal::too_slow(&target.instance.name, limit));
             }
+            () = target.in_use.revoked() => return Err(Refusal::from(ReserveError::OutOfTouch)),
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(client) = upgrade else {

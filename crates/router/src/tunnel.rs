@@ -29,7 +29,7 @@ pub(crate) async fn run(
     };
     let mut client = TokioIo::new(client);
     let last = Arc::new(Mutex::new(Instant::now()));
-    let mut instance = Lively { inner: TokioIo::new(instance), in_use, last: last.clone() };
+    let mut instance = Lively { inner: TokioIo::new(instance), in_use: in_use.clone(), last: last.clone() };
     tokio::select! {
         copied = tokio::io::copy_bidirectional(&mut client, &mut instance) => {
             if let Err(error) = copied {
@@ -37,6 +37,7 @@ pub(crate) async fn run(
             }
         }
         () = silent_for(silence, &last) => tracing::debug!("an upgraded connection was silent for too long"),
+        () = in_use.revoked() => tracing::debug!("an upgraded connection may be served no more"),
         () = stop.cancelled() => {}
     }
 }

@@ -64,14 +64,14 @@ impl Operator {
     pub(super) async fn start(options: Options) -> anyhow::Result<Operator> {
         let Options { client, config, connect, listener, address } = options;
         make_namespace(&client).await.context("cannot make the operator's namespace")?;
-        token::ensure_master_keys(client.clone(), NAMESPACE).await?;
+        let keys = token::ensure_master_keys(client.clone(), NAMESPACE).await?;
         let timing = Timing::default();
         let providers = Providers::new(client.clone(), config);
         let controllers =
             Controllers::new(client.clone(), Arc::new(providers.clone()), agentcube_task::Options::default());
         let lifecycle = lifecycle::Options { namespace: NAMESPACE.into(), timing, limits: Limits::default() };
         let lifecycle = lifecycle::Manager::new(client.clone(), lifecycle);
-        let router = reserve::Options { name: ROUTER.into(), namespace: NAMESPACE.into(), timing };
+        let router = reserve::Options { name: ROUTER.into(), namespace: NAMESPACE.into(), keys, timing };
         let reserver = Reserver::new(client.clone(), router);
         let gateway = agentcube_router::Options {
             address,

@@ -54,13 +54,25 @@ impl Hands {
         if outcome == Outcome::Done {
             tracing::debug!(namespace = %key.namespace, ?operation, "done");
             self.explainer.done(self.task(key).as_deref(), pod.as_deref(), operation);
-            if let Operation::DeleteInstance { reason: Reason::InstanceDead, .. } = operation
-                && let Some(view) = self.index.lock().view_mut(key)
-            {
-                view.deaths.add(tokio::time::Instant::now(), &self.rules.limits);
-            }
+            self.remember(key, operation);
         }
         Ok(outcome)
+    }
+
+    /// Keeps in mind what later plans build on and no object says.
+    fn remember(&self, key: &TaskKey, operation: &Operation) {
+        let mut index = self.index.lock();
+        let Some(view) = index.view_mut(key) else { return };
+        match operation {
+            Operation::DeleteInstance { reason: Reason::InstanceDead, .. } => {
+                view.deaths.add(tokio::time::Instant::now(), &self.rules.limits);
+            }
+            Operation::EndSession { lease, kept: true, reason, .. } => {
+                view.ends.insert(lease.uid.clone(), *reason);
+            }
+            Operation::FinishSession { lease, .. } => drop(view.ends.remove(&lease.uid)),
+            _ => {}
+        }
     }
 
     async fn carry_out(&self, key: &TaskKey, operation: &Operation) -> Result<Outcome, kube::Error> {

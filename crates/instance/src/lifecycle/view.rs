@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::ObjectMeta;
 use tokio::time::Instant;
 
-use super::operation::{LeaseRef, PodRef};
+use super::operation::{LeaseRef, PodRef, Reason};
 use crate::identity::{InstanceId, SpecId, TaskId};
 use crate::record::{Hold, Instance, Life, Session};
 use crate::revision::{Form, label_value};
@@ -314,6 +314,8 @@ pub(super) struct View {
     pub(super) jobs: BTreeMap<Arc<str>, SeenJob>,
     /// Until when routers are not asked again about an instance or a session, by UID.
     pub(super) rests: HashMap<Arc<str>, Instant>,
+    /// Why we ended sessions whose Leases are still there, by UID. For telling; a new leader guesses.
+    pub(super) ends: HashMap<Arc<str>, Reason>,
     /// Slots whose name is taken by something that is no instance.
     pub(super) blocked: BTreeSet<u32>,
     pub(super) deaths: Deaths,

@@ -71,8 +71,7 @@ impl Use {
 
     /// Whether it is used, or was used later than what was written says.
     pub(super) fn is_active(&self) -> bool {
-        self.is_in_flight()
-            || self.last.load(Ordering::SeqCst) > self.written.load(Ordering::SeqCst)
+        self.is_in_flight() || self.last.load(Ordering::SeqCst) > self.written.load(Ordering::SeqCst)
     }
 
     /// When it was last active.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
 
 use super::Shared;
 use super::bind::{self, Candidate, HolderView, LeaseView, Situation, Step, Why};
@@ -153,12 +154,10 @@ impl Binder {
                 grant.instance = now;
             }
             _ => {
-                let (pool, place) = (grant.pool.clone(), grant.place);
                 self.grant = None;
                 // Whoever waited for it has the old place back.
-                if self.ticket.take().is_some() {
-                    self.ticket = Some(pool.ask_again(place, self.binding.tenant.as_deref()));
-                }
+                let tenant = self.binding.tenant.as_deref();
+                self.ticket = self.ticket.take().map(|ticket| ticket.again(tenant));
             }
         }
     }
@@ -175,7 +174,10 @@ impl Binder {
             },
         };
         let since = known.entry.as_ref().map_or(Duration::ZERO, |entry| entry.since);
-        let looked = self.looked.as_ref().filter(|(_, at, _)| *at >= since && now.saturating_sub(*at) < timing.prompt());
+        let looked = self
+            .looked
+            .as_ref()
+            .filter(|(_, at, _)| *at >= since && now.saturating_sub(*at) < timing.prompt());
         let wanted = known.session().and_then(|session| session.holder.as_ref());
         let looked = looked.filter(|(uid, _, _)| wanted.is_some_and(|wanted| wanted.uid == *uid));
         let holder = match (&known.holder, looked) {
@@ -252,11 +254,7 @@ impl Binder {
             }
             Err(Failure::Conflict | Failure::Gone) => {
                 self.unsure = true;
-                // The first time at once; not in a circle.
-                self.rests += 1;
-                if self.rests > 1 {
-                    self.rest().await;
-                }
+                self.rest_if_again().await;
             }
             Err(failure @ (Failure::Refused(_) | Failure::Unclear(_))) => {
                 self.unsure = true;
@@ -315,6 +313,11 @@ impl Binder {
         let Some(holder) = session.holder.clone() else { return Next::Again };
         let at = self.shared.clock.now();
         match self.look_at(&session.namespace, &holder).await {
+            Ok(true) if self.known().holder.is_none() => {
+                let name = &holder.name;
+                let odd = format!("the Pod {name}, which the session has, is not labelled as the Task's");
+                self.trouble(&Failure::Refused(odd)).await;
+            }
             Ok(there) => self.looked = Some((holder.uid, at, there)),
             Err(failure) => self.trouble(&failure).await,
         }
@@ -338,48 +341,47 @@ impl Binder {
     async fn take_pod(&mut self, known: &Knowledge, session: &Session) -> Next {
         let Some(instance) = &known.holder else { return Next::Again };
         self.took = true;
-        match self.shared.writes.take_pod(instance, session).await {
-            Ok(pod) => {
-                self.rests = 0;
-                self.shared.learn_pod(pod, Source::Write(self.shared.clock.now()));
-                Next::Again
-            }
-            Err(Failure::Conflict | Failure::Gone) => self.read_holder(session).await,
-            Err(failure) => {
-                self.trouble(&failure).await;
-                self.read_holder(session).await
-            }
-        }
+        let written = self.shared.writes.take_pod(instance, session).await;
+        self.pod_written(written.map(Some), session).await
     }
 
     async fn keep_pod(&mut self, known: &Knowledge, session: &Session) -> Next {
         let Some(instance) = &known.holder else { return Next::Again };
-        match self.shared.writes.keep_pod(instance).await {
-            Ok(pod) => {
-                self.shared.learn_pod(pod, Source::Write(self.shared.clock.now()));
-                Next::Again
-            }
-            Err(Failure::Conflict | Failure::Gone) => self.read_holder(session).await,
-            Err(failure) => {
-                self.trouble(&failure).await;
-                self.read_holder(session).await
-            }
-        }
+        let written = self.shared.writes.keep_pod(instance).await;
+        self.pod_written(written.map(Some), session).await
     }
 
     async fn delete_instance(&mut self, known: &Knowledge) -> Next {
         let (Some(instance), Some(session)) = (&known.holder, known.session()) else { return Next::Again };
         self.note_lost(true, session);
-        match self.shared.writes.delete_pod(instance).await {
-            Ok(Deleted::Waits(pod)) if pod.metadata.deletion_timestamp.is_some() => {
+        let deleted = self.shared.writes.delete_pod(instance).await;
+        let rest = deleted.map(|deleted| match deleted {
+            Deleted::Waits(pod) if pod.metadata.deletion_timestamp.is_some() => Some(pod),
+            Deleted::Waits(_) | Deleted::Gone => None,
+        });
+        self.pod_written(rest, session).await
+    }
+
+    /// What a write to the holder's Pod came to; where that is unclear, or nothing is left of it, the server is asked.
+    async fn pod_written(&mut self, written: Result<Option<Pod>, Failure>, session: &Session) -> Next {
+        match written {
+            Ok(Some(pod)) => {
+                self.rests = 0;
                 self.shared.learn_pod(pod, Source::Write(self.shared.clock.now()));
-                Next::Again
+                return Next::Again;
             }
-            Ok(_) | Err(Failure::Conflict | Failure::Gone) => self.read_holder(session).await,
-            Err(failure) => {
-                self.trouble(&failure).await;
-                self.read_holder(session).await
-            }
+            Ok(None) => {}
+            Err(Failure::Conflict | Failure::Gone) => self.rest_if_again().await,
+            Err(failure) => self.trouble(&failure).await,
+        }
+        self.read_holder(session).await
+    }
+
+    /// Somebody else was faster: the first time goes on at once, but not in a circle.
+    async fn rest_if_again(&mut self) {
+        self.rests += 1;
+        if self.rests > 1 {
+            self.rest().await;
         }
     }
 

@@ -2,20 +2,18 @@
 //! takes one short lock of many and never waits for the server. Never goes backwards: older news is ignored.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::activity::{Subject, Use};
 use super::clock::Clock;
 use super::intern::Names;
 use super::reached::Reached;
+use super::shards::Shards;
 use crate::identity::{SessionKey, TaskId};
 use crate::record::{Hold, Instance, LeaseHash, Life, Session};
-
-const SHARDS: usize = 64;
 
 /// A session of a Task, by what the name and the namespace of its Lease are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -98,22 +96,6 @@ pub(super) struct LeaseNews {
 pub(super) struct Hit {
     pub(super) instance: Arc<Instance>,
     pub(super) usage: Arc<Use>,
-}
-
-struct Shards<K, V> {
-    hasher: RandomState,
-    shards: Box<[RwLock<HashMap<K, V>>]>,
-}
-
-impl<K: Hash + Eq, V> Shards<K, V> {
-    fn new() -> Shards<K, V> {
-        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        Shards { hasher: RandomState::new(), shards }
-    }
-
-    fn of<Q: Hash + ?Sized>(&self, key: &Q) -> &RwLock<HashMap<K, V>> {
-        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
-    }
 }
 
 /// The memory.
@@ -295,7 +277,7 @@ impl Index {
         let mut reached = self.leases.lock();
         let listed: HashMap<Arc<str>, ()> = items.iter().map(|(_, kept)| (kept.uid().clone(), ())).collect();
         let mut news = Vec::new();
-        for shard in &self.sessions.shards {
+        for shard in self.sessions.all() {
             shard.write().retain(|id, entry| {
                 let stays = entry.kept.version() > revision || listed.contains_key(entry.kept.uid());
                 if !stays {
@@ -381,7 +363,7 @@ impl Index {
         let mut reached = self.pods.lock();
         let listed: HashMap<Arc<str>, ()> = items.iter().map(|item| (item.id.uid.clone(), ())).collect();
         let mut gone = Vec::new();
-        for shard in &self.instances.shards {
+        for shard in self.instances.all() {
             shard.write().retain(|uid, held| {
                 let stays = held.version > revision || listed.contains_key(uid);
                 if !stays {

@@ -57,9 +57,8 @@ impl Shared {
                 return Ok(grant);
             }
             *waited = true;
-            let place = grant.place;
             drop(grant);
-            ticket = pool.ask_again(place, tenant);
+            ticket = ticket.again(tenant);
         }
     }
 

@@ -44,6 +44,10 @@ impl Shared {
         }
         match &request.key {
             Some(key) if view.by_session => self.reserve_session(&view, key, &request).await,
+            // An instance that no session has may be given to one by any router, at any time.
+            None if view.by_session => {
+                Err(ReserveError::NotReady("the request has no session key, and this Task needs one".into()))
+            }
             _ if view.spec.is_none() => Err(not_ready(&view)),
             _ => self.reserve_oneshot(&view, &request).await,
         }

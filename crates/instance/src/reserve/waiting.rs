@@ -195,12 +195,11 @@ impl TaskPool {
         self.assign(&mut state);
         state.waiting.remove(&place);
         state.pool.withdraw(place);
-        let grant = |instance| Grant { pool: self.clone(), place, instance, used: false };
+        let grant = |instance| Grant { pool: self.clone(), instance, used: false };
         Ok(receiver.try_recv().ok().map(grant))
     }
 
-    /// Asks for another instance, at the old place.
-    pub(super) fn ask_again(self: &Arc<Self>, place: Place, tenant: Option<&str>) -> Ticket {
+    fn ask_again(self: &Arc<Self>, place: Place, tenant: Option<&str>) -> Ticket {
         let mut state = self.state.lock();
         state.pool.ask_again(place, tenant);
         self.wait_at(&mut state, place)
@@ -210,7 +209,7 @@ impl TaskPool {
         let (sender, receiver) = oneshot::channel();
         state.waiting.insert(place, sender);
         self.settle(state);
-        Ticket { pool: self.clone(), place, receiver }
+        Ticket { pool: self.clone(), place, receiver, served: false }
     }
 
     /// Gives what is free to those who wait, and has somebody look after the rest.
@@ -290,26 +289,38 @@ pub(super) struct Ticket {
     pool: Arc<TaskPool>,
     place: Place,
     receiver: oneshot::Receiver<Arc<Instance>>,
+    served: bool,
 }
 
 impl Ticket {
+    /// Waits anew, at the old place: what was given could not be used.
+    pub(super) fn again(self, tenant: Option<&str>) -> Ticket {
+        let (pool, place) = (self.pool.clone(), self.place);
+        // First, because it leaves the place.
+        drop(self);
+        pool.ask_again(place, tenant)
+    }
+
     /// The instance, if it was given.
     pub(super) fn given(&mut self) -> Option<Grant> {
         let instance = self.receiver.try_recv().ok()?;
+        self.served = true;
         Some(self.grant(instance))
     }
 
-    /// Waits for the instance. Nothing is lost if the future is dropped.
+    /// Waits for the instance; for ever if it was given before. Nothing is lost if the future is dropped.
     pub(super) async fn wait(&mut self) -> Grant {
-        match (&mut self.receiver).await {
-            Ok(instance) => self.grant(instance),
-            // The pool keeps the sender for as long as it has this place.
-            Err(_) => std::future::pending().await,
+        if !self.served
+            && let Ok(instance) = (&mut self.receiver).await
+        {
+            self.served = true;
+            return self.grant(instance);
         }
+        std::future::pending().await
     }
 
     fn grant(&self, instance: Arc<Instance>) -> Grant {
-        Grant { pool: self.pool.clone(), place: self.place, instance, used: false }
+        Grant { pool: self.pool.clone(), instance, used: false }
     }
 }
 
@@ -327,8 +338,7 @@ impl Drop for Ticket {
 
 /// Room on an instance, set aside. Dropping it gives the room back.
 pub(super) struct Grant {
-    pub(super) pool: Arc<TaskPool>,
-    pub(super) place: Place,
+    pool: Arc<TaskPool>,
     pub(super) instance: Arc<Instance>,
     /// A request went there.
     pub(super) used: bool,
@@ -343,5 +353,78 @@ impl Debug for Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         self.pool.with(|pool| pool.give_back(&self.instance.id.uid, self.used));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Hold, Life};
+
+    fn instance(slot: u32) -> Arc<Instance> {
+        Arc::new(Instance {
+            namespace: "prod".into(),
+            id: crate::InstanceId { name: format!("agent-{slot}").into(), uid: format!("p{slot}").into() },
+            version: 1,
+            task_uid: "t1".into(),
+            spec_id: SpecId("agent-1".into()),
+            slot: Some(slot),
+            address: Some([10, 0, 0, 7].into()),
+            life: Life::Ready,
+            hold: Hold::Free,
+            releasing: false,
+            created_for: None,
+            created: jiff::Timestamp::UNIX_EPOCH,
+            last_active: None,
+        })
+    }
+
+    fn pools() -> (Pools, Arc<TaskPool>) {
+        let pools = Pools::new("router-a".into(), Clock::start());
+        let key = PoolKey { namespace: "prod".into(), uid: "t1".into() };
+        let rules = Rules { spec: SpecId("agent-1".into()), max: 3, most_waiting: 9, ..no_rules() };
+        pools.set_rules(&key, Some(rules));
+        let pool = pools.get(&key).unwrap();
+        (pools, pool)
+    }
+
+    #[tokio::test]
+    async fn what_is_dropped_is_given_to_the_next() {
+        let (pools, pool) = pools();
+        pools.apply(&instance(0), true);
+        let grant = pool.take_free(None).unwrap().unwrap();
+        assert!(pool.take_free(None).unwrap().is_none());
+        let (mut first, mut second) = (pool.ask(None).unwrap(), pool.ask(None).unwrap());
+        drop(grant);
+        // Given to the first, who goes away without having looked.
+        assert!(second.given().is_none());
+        drop(first);
+        let grant = second.wait().await;
+        // Of no use: waits anew at the old place, ahead of whoever came since.
+        let mut third = pool.ask(None).unwrap();
+        first = second.again(None);
+        drop(grant);
+        assert!(third.given().is_none());
+        assert!(first.given().is_some());
+        drop((first, third));
+        assert!(pool.look(|pool| pool.waiting() == 0 && pool.load("p0") == 0));
+    }
+
+    #[test]
+    fn pods_of_another_namespace_do_not_get_in() {
+        let (pools, pool) = pools();
+        let foreign = Instance { namespace: "other".into(), ..(*instance(0)).clone() };
+        pools.apply(&Arc::new(foreign), true);
+        assert!(pool.take_free(None).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_pool_is_forgotten_with_its_task_and_its_instances() {
+        let (pools, pool) = pools();
+        pools.apply(&instance(0), true);
+        pools.set_rules(&pool.key, None);
+        assert!(pools.get(&pool.key).is_some());
+        pools.remove(&instance(0));
+        assert!(pools.get(&pool.key).is_none());
     }
 }

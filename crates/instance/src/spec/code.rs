@@ -21,6 +21,8 @@ use crate::provider::SpecError;
 use crate::revision::Form;
 use crate::token::task_secret_name;
 
+const AGENT: &str = "agent";
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Where everything of the bundle is; the runtime may write here.
 const ROOT: &str = "/bundle";
 const CODE: &str = "/bundle/code";
@@ -61,9 +63,12 @@ pub(super) fn render(task: &Task, config: &Config) -> Result<Rendered, SpecError
         }),
         ..PodSpec::default()
     };
+    // Whoever asks for logs or a shell means the agent, not what fetched its code.
+    let annotations = BTreeMap::from([(DEFAULT_CONTAINER.into(), AGENT.into())]);
+    let metadata = ObjectMeta { annotations: Some(annotations), ..ObjectMeta::default() };
     Ok(Rendered {
         form: Form::Slots,
-        template: PodTemplateSpec { metadata: Some(ObjectMeta::default()), spec: Some(spec) },
+        template: PodTemplateSpec { metadata: Some(metadata), spec: Some(spec) },
         children: source.children,
         prepare,
     })
@@ -279,7 +284,7 @@ fn container(bundle: &CodeBundleSpec, runtime: &Runtime, entrypoint: &Relative, 
     env.push(EnvVar { name: "INSTANCE_UID".into(), value: None, value_from: Some(source) });
     let keys = VolumeMount { read_only: Some(true), ..mount("token", TOKEN) };
     Container {
-        name: "agent".into(),
+        name: AGENT.into(),
         image: Some(image(bundle, runtime)),
         command: Some(runtime.command.iter().map(|word| place(word, &entrypoint)).collect()),
         args: (!bundle.args.is_empty()).then(|| bundle.args.clone()),

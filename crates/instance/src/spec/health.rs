@@ -109,3 +109,84 @@ fn tail(log: &str) -> String {
     let cut = text.chars().count().saturating_sub(CHARACTERS);
     if cut == 0 { text } else { format!("…{}", text.chars().skip(cut).collect::<String>()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of(status: Value) -> Option<String> {
+        let pod = json!({ "metadata": { "name": "agent-0" }, "status": status });
+        trouble(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn container(state: Value, last: Value) -> Value {
+        json!({
+            "name": "agent", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": state, "lastState": last,
+        })
+    }
+
+    fn ended(code: i32, message: &str) -> Value {
+        json!({ "terminated": { "exitCode": code, "message": message, "reason": "Error" } })
+    }
+
+    #[test]
+    fn what_goes_wrong_is_said_and_what_takes_time_is_not() {
+        let waiting = |reason: &str| json!({ "waiting": { "reason": reason, "message": "why" } });
+        let running = json!({ "running": {} });
+        for (state, last, expected) in [
+            (waiting("ContainerCreating"), json!({}), None),
+            (running.clone(), json!({}), None),
+            (ended(0, ""), json!({}), None),
+            (waiting("ErrImagePull"), json!({}), Some("container agent cannot start: ErrImagePull: why")),
+            (ended(3, "a\nb\n"), json!({}), Some("container agent ended with code 3: a\nb")),
+            (
+                waiting("CrashLoopBackOff"),
+                ended(1, "boom"),
+                Some("container agent ended with code 1 again and again: boom"),
+            ),
+            // It runs again, but did not come up yet: what it died of is still what there is to say.
+            (running.clone(), ended(1, "boom"), Some("container agent ended with code 1: boom")),
+            (
+                json!({ "terminated": { "exitCode": 137, "reason": "OOMKilled" } }),
+                json!({}),
+                Some("container agent ended with code 137 (OOMKilled)"),
+            ),
+        ] {
+            let status = json!({ "phase": "Running", "containerStatuses": [container(state, last)] });
+            assert_eq!(of(status.clone()).as_deref(), expected, "{status}");
+        }
+        let mut recovered = container(running, ended(1, "boom"));
+        recovered["ready"] = json!(true);
+        assert_eq!(of(json!({ "phase": "Running", "containerStatuses": [recovered] })), None);
+    }
+
+    #[test]
+    fn init_containers_come_first_and_pods_that_never_ran_last() {
+        let mut fetch = container(ended(1, "no such file"), json!({}));
+        fetch["name"] = json!("fetch");
+        let waiting = container(json!({ "waiting": { "reason": "PodInitializing" } }), json!({}));
+        let status = json!({ "initContainerStatuses": [fetch], "containerStatuses": [waiting] });
+        assert_eq!(of(status).as_deref(), Some("container fetch ended with code 1: no such file"));
+        let condition = json!({
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available",
+        });
+        let status = json!({ "phase": "Pending", "conditions": [condition] });
+        assert_eq!(of(status).as_deref(), Some("Unschedulable: 0/1 nodes are available"));
+        let status =
+            json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on memory" });
+        assert_eq!(of(status).as_deref(), Some("Evicted: The node was low on memory"));
+    }
+
+    #[test]
+    fn of_a_long_log_the_end_is_shown() {
+        let log: String = (0..50).map(|line| format!("line {line}\n")).collect();
+        let shown = tail(&log);
+        assert!(shown.starts_with("line 40\n") && shown.ends_with("line 49"), "{shown}");
+        let shown = tail(&"ü".repeat(3000));
+        assert_eq!(shown.chars().count(), CHARACTERS + 1);
+        assert!(shown.starts_with('…'));
+    }
+}

@@ -1,4 +1,6 @@
 //! The lifecycle manager on the embedded API server, with Tasks, instances and sessions made by hand.
 
+mod crashes;
+mod instances;
 mod sessions;
 mod world;

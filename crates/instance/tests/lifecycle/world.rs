@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use agentcube_api::{Task, labels};
 use agentcube_apiserver::Server;
+use agentcube_apiserver::faults::Faults;
+use agentcube_apiserver::http::Front;
 use agentcube_instance::lifecycle::{Limits, Manager, Options, Reclaimed};
 use agentcube_instance::record::{Instance, lease_name};
 use agentcube_instance::revision::{Revision, labels_of, owner};
@@ -22,6 +24,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Where the routers' Leases are.
@@ -30,7 +33,9 @@ pub(crate) const SYSTEM: &str = "agentcube-system";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
-    pub(crate) server: Server,
+    server: Arc<Server>,
+    /// Where the Tasks are.
+    pub(crate) namespace: String,
     pub(crate) client: Client,
     pub(crate) pods: Cache<Pod>,
     pub(crate) leases: Cache<Lease>,
@@ -71,6 +76,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Ends it as a crash does, without a last word.
+    pub(crate) fn abort(mut self) {
+        self.ended.take().expect("it was started").abort();
+    }
+
     pub(crate) async fn stop(mut self) {
         self.shutdown.cancel();
         self.ended.take().expect("it was started").await.expect("the manager does not panic");
@@ -100,9 +110,7 @@ impl World {
         let established = kube::runtime::conditions::is_crd_established();
         let defined = kube::runtime::wait::await_condition(definitions, "tasks.agentcube.io", established);
         defined.await.unwrap();
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        let system = serde_json::from_value(json!({ "metadata": { "name": SYSTEM } })).unwrap();
-        namespaces.create(&PostParams::default(), &system).await.unwrap();
+        create_namespace(&client, SYSTEM).await;
         let shutdown = CancellationToken::new();
         let config = watcher::Config::default;
         let world = World {
@@ -110,7 +118,8 @@ impl World {
             leases: Cache::new(client.clone(), config()),
             jobs: Cache::new(client.clone(), config()),
             events: Cache::new(client.clone(), config()),
-            server,
+            server: Arc::new(server),
+            namespace: "default".into(),
             client,
             shutdown: shutdown.clone(),
         };
@@ -124,11 +133,37 @@ impl World {
         world
     }
 
+    /// Another namespace of the same world.
+    pub(crate) async fn elsewhere(&self, namespace: &str) -> World {
+        create_namespace(&self.client, namespace).await;
+        World {
+            server: self.server.clone(),
+            namespace: namespace.into(),
+            client: self.client.clone(),
+            pods: self.pods.clone(),
+            leases: self.leases.clone(),
+            jobs: self.jobs.clone(),
+            events: self.events.clone(),
+            // What follows the server belongs to the first.
+            shutdown: CancellationToken::new(),
+        }
+    }
+
+    /// The server, for a client of one's own.
+    pub(crate) fn front(&self) -> Front {
+        self.server.front()
+    }
+
+    /// Has the server fail in the ways that a plan says.
+    pub(crate) fn faults(&self) -> &Faults {
+        self.server.api().faults()
+    }
+
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
     {
-        Api::namespaced(self.client.clone(), "default")
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// Waits until the condition holds; looks again whenever a Pod, a Lease, a Job or an Event changes.
@@ -165,7 +200,11 @@ impl World {
             "spec": { "deployment": { "type": "sandbox", "sandboxTemplate": {} }, "scaling": scaling } });
         let task: Task = serde_json::from_value(task).unwrap();
         let task = tasks.create(&PostParams::default(), &task).await.unwrap();
-        let id = TaskId { namespace: "default".into(), name: name.into(), uid: task.uid().unwrap().into() };
+        let id = TaskId {
+            namespace: self.namespace.as_str().into(),
+            name: name.into(),
+            uid: task.uid().unwrap().into(),
+        };
         let made = Made { id };
         self.revision(&made, 1, "slots").await;
         made
@@ -210,6 +249,28 @@ impl World {
         change(&mut pod);
         self.api::<Pod>().create(&PostParams::default(), &pod).await.unwrap();
         self.ready(&pod.name_any()).await
+    }
+
+    /// The Job of a revision.
+    pub(crate) async fn job(&self, task: &Made, spec: &SpecId, parallelism: i32) -> Job {
+        let job = json!({ "metadata": { "name": &*spec.0, "labels": labels_of(&task.id, spec),
+                "ownerReferences": [owner(&task.id)] },
+            "spec": { "parallelism": parallelism, "completions": i32::MAX, "template": { "spec": {
+                "restartPolicy": "Never", "containers": [{ "name": "agent", "image": "agent:1" }] } } } });
+        let job: Job = serde_json::from_value(job).unwrap();
+        self.api().create(&PostParams::default(), &job).await.unwrap()
+    }
+
+    /// A ready Pod of a Job, as the Job controller makes it.
+    pub(crate) async fn pod_of_job(&self, job: &Job, number: u32) -> Pod {
+        let owner = json!({ "apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid(),
+            "controller": true });
+        let name = format!("{}-{number}", job.name_any());
+        let pod = json!({ "metadata": { "name": name, "labels": job.labels(), "ownerReferences": [owner] },
+            "spec": { "containers": [{ "name": "agent", "image": "agent:1" }] } });
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        self.api::<Pod>().create(&PostParams::default(), &pod).await.unwrap();
+        self.ready(&name).await
     }
 
     pub(crate) async fn ready(&self, pod: &str) -> Pod {
@@ -257,23 +318,23 @@ impl World {
 
     /// The Lease as it is now, if it is the same.
     pub(crate) fn now(&self, lease: &Lease) -> Option<Arc<Lease>> {
-        self.leases.get("default", &lease.name_any()).filter(|now| now.uid() == lease.uid())
+        self.leases.get(&self.namespace, &lease.name_any()).filter(|now| now.uid() == lease.uid())
     }
 
     pub(crate) fn pod(&self, name: &str) -> Option<Arc<Pod>> {
-        self.pods.get("default", name)
+        self.pods.get(&self.namespace, name)
     }
 
     /// The names of the Pods that are not being deleted.
     pub(crate) fn names(&self) -> Vec<String> {
-        let pods = self.pods.list(Some("default"));
+        let pods = self.pods.list(Some(&self.namespace));
         let alive = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
         alive.map(|pod| pod.name_any()).collect()
     }
 
     /// Whether there is an Event of this reason about this object.
     pub(crate) fn told(&self, kind: &str, name: &str, reason: &str) -> bool {
-        self.events.list(Some("default")).iter().any(|event| {
+        self.events.list(Some(&self.namespace)).iter().any(|event| {
             let about = &event.involved_object;
             about.kind.as_deref() == Some(kind)
                 && about.name.as_deref() == Some(name)
@@ -283,7 +344,10 @@ impl World {
 
     /// A router that follows Leases and Pods and says in its Lease what it has seen, until it is dropped.
     pub(crate) async fn router(&self, name: &str, behaviour: Behaviour) -> Router {
-        let router = Router { name: format!("router-{name}"), shutdown: CancellationToken::new() };
+        let objected = watch::Sender::new(0);
+        let objections = objected.subscribe();
+        let router =
+            Router { name: format!("router-{name}"), objections, shutdown: CancellationToken::new() };
         let api: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
         let lease = json!({
             "metadata": { "name": router.name, "labels": { labels::LEASE: labels::LEASE_OF_ROUTER } },
@@ -293,11 +357,17 @@ impl World {
         api.create(&PostParams::default(), &lease).await.unwrap();
         if behaviour != Behaviour::Silent {
             let (name, shutdown) = (router.name.clone(), router.shutdown.clone());
-            let follower = Follower { client: self.client.clone(), name, behaviour, shutdown };
+            let follower = Follower { client: self.client.clone(), name, behaviour, objected, shutdown };
             tokio::spawn(follower.follow());
         }
         router
     }
+}
+
+async fn create_namespace(client: &Client, name: &str) {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+    namespaces.create(&PostParams::default(), &namespace).await.unwrap();
 }
 
 /// A Task that was made.
@@ -321,6 +391,8 @@ pub(crate) enum Behaviour {
 /// A router that runs until this is dropped, when it falls silent.
 pub(crate) struct Router {
     pub(crate) name: String,
+    /// How often it has taken back a mark.
+    pub(crate) objections: watch::Receiver<u32>,
     shutdown: CancellationToken,
 }
 
@@ -334,6 +406,7 @@ struct Follower {
     client: Client,
     name: String,
     behaviour: Behaviour,
+    objected: watch::Sender<u32>,
     shutdown: CancellationToken,
 }
 
@@ -395,7 +468,10 @@ impl Follower {
         let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap());
         let change = json!({ "metadata":
             { "resourceVersion": object.resource_version(), "annotations": change } });
-        let _ = api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(change)).await;
+        let changed = api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(change)).await;
+        if changed.is_ok() {
+            self.objected.send_modify(|objections| *objections += 1);
+        }
     }
 }
 
@@ -405,6 +481,11 @@ fn version<K: kube::Resource>(object: &K) -> u64 {
 
 fn micros(time: Timestamp) -> String {
     format!("{time:.6}")
+}
+
+/// Has a Pod run on a node, so that it takes time to stop.
+pub(crate) fn on_a_node(pod: &mut Pod) {
+    pod.spec.as_mut().expect("a Pod has a spec").node_name = Some("node-a".into());
 }
 
 /// Removes a Pod at once, as a kubelet does when its processes have ended.

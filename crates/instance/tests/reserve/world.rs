@@ -107,8 +107,11 @@ impl World {
         let task: Task = serde_json::from_value(task).unwrap();
         let api: Api<Task> = Api::namespaced(self.client.clone(), NAMESPACE);
         let task = api.create(&PostParams::default(), &task).await.unwrap();
-        let id =
-            TaskId { namespace: NAMESPACE.into(), name: name.into(), uid: task.uid().unwrap().as_str().into() };
+        let id = TaskId {
+            namespace: NAMESPACE.into(),
+            name: name.into(),
+            uid: task.uid().unwrap().as_str().into(),
+        };
         self.revision(&id, &format!("{name}-1")).await;
         id
     }
@@ -128,13 +131,6 @@ impl World {
         let status = json!({ "status": { "specID": spec_id } });
         let parameters = PatchParams::default();
         api.patch_status(&task.name, &parameters, &Patch::Merge(status)).await.unwrap();
-    }
-
-    /// Changes the spec of a Task.
-    pub(crate) async fn change(&self, task: &TaskId, spec: Value) {
-        let api: Api<Task> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let patch = Patch::Merge(json!({ "spec": spec }));
-        api.patch(&task.name, &PatchParams::default(), &patch).await.unwrap();
     }
 
     /// An idle instance.
@@ -219,14 +215,17 @@ async fn kubelet(client: Client, works: Arc<AtomicBool>, stop: CancellationToken
     let next = AtomicU32::new(1);
     let serve = async {
         loop {
-            let events = pods.watch(&WatchParams::default(), "0").await;
-            let mut events = std::pin::pin!(events.unwrap());
-            while let Some(Ok(event)) = events.next().await {
-                let (WatchEvent::Added(pod) | WatchEvent::Modified(pod)) = event else { continue };
-                if works.load(Ordering::SeqCst) {
-                    tend(&pods, &pod, &next).await;
+            // From the beginning each time: what went wrong the last time is tried again.
+            if let Ok(events) = pods.watch(&WatchParams::default(), "0").await {
+                let mut events = std::pin::pin!(events);
+                while let Some(Ok(event)) = events.next().await {
+                    let (WatchEvent::Added(pod) | WatchEvent::Modified(pod)) = event else { continue };
+                    if works.load(Ordering::SeqCst) && tend(&pods, &pod, &next).await.is_err() {
+                        break;
+                    }
                 }
             }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::select! {
@@ -235,19 +234,29 @@ async fn kubelet(client: Client, works: Arc<AtomicBool>, stop: CancellationToken
     }
 }
 
-async fn tend(pods: &Api<Pod>, pod: &Pod, next: &AtomicU32) {
+async fn tend(pods: &Api<Pod>, pod: &Pod, next: &AtomicU32) -> kube::Result<()> {
     if pod.metadata.deletion_timestamp.is_some() {
-        let _ = pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
-        return;
+        let gone = pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+        return match gone {
+            Err(error) if !is_not_found(&error) => Err(error),
+            _ => Ok(()),
+        };
     }
     // What has an address has been tended before; what became of it since is the test's business.
     if pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some()) {
-        return;
+        return Ok(());
     }
     let n = next.fetch_add(1, Ordering::SeqCst);
     let status = json!({ "status": { "phase": "Running", "podIP": format!("10.0.{}.{}", n / 250, n % 250 + 1),
         "conditions": [{ "type": "Ready", "status": "True" }] } });
-    let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await;
+    match pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await {
+        Err(error) if !is_not_found(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 /// What a router asks of the server.
@@ -397,7 +406,18 @@ impl Router {
     /// What the router says that it has seen.
     pub(crate) async fn seen(&self, world: &World) -> Option<RouterLease> {
         let leases: Api<Lease> = Api::namespaced(world.client.clone(), SYSTEM);
-        leases.get_opt(&format!("router-{}", self.name)).await.unwrap().and_then(|lease| RouterLease::read(&lease))
+        leases
+            .get_opt(&format!("router-{}", self.name))
+            .await
+            .unwrap()
+            .and_then(|lease| RouterLease::read(&lease))
+    }
+
+    /// The same where reading may fail.
+    pub(crate) async fn try_seen(&self, world: &World) -> Option<RouterLease> {
+        let leases: Api<Lease> = Api::namespaced(world.client.clone(), SYSTEM);
+        let lease = leases.get(&format!("router-{}", self.name)).await.ok()?;
+        RouterLease::read(&lease)
     }
 
     /// Waits until the router knows so many idle instances of it.

@@ -96,6 +96,8 @@ impl Reconciler {
         match outcome.spec {
             Err(error @ SpecError::Transient(_)) => return Err(error.into()),
             Err(SpecError::Missing { .. }) => after = after.min(self.options.missing_every),
+            // The Pods that prepare are nobody's instances, and their changes do not come here.
+            Ok(prepared) if prepared.standing.preparing => after = after.min(self.options.counts_every),
             _ => {}
         }
         for error in outcome.route.err().into_iter().chain(outcome.others) {

@@ -40,8 +40,8 @@ pub(crate) async fn untrusted(world: &World) -> Result<()> {
     }
     expect(distinct(&hosts) == 2, "each request has a sandbox of its own", &hosts)?;
     // The API server's address is the one that every Pod could know.
-    let code = "import socket\ntry:\n  socket.create_connection(('10.96.0.1', 443), timeout=3)\n  print('open')\n\
-                except OSError:\n  print('closed')";
+    let code = "import socket\ntry:\n  it = socket.create_connection(('10.96.0.1', 443), timeout=3)\n  \
+                it.sendall(b'hello')\n  print('open' if it.recv(1) else 'closed')\nexcept OSError:\n  print('closed')";
     let answer = run(code).await?;
     expect(answer.text().trim() == "closed", "there is no network", &answer)?;
     world.remove("untrusted-code").await

@@ -1,7 +1,5 @@
 //! How sessions end, and how their instances are given back.
 
-use std::sync::Arc;
-
 use agentcube_api::agentcube::task::ReusePolicy;
 
 use super::{Planner, Step, after};
@@ -152,8 +150,8 @@ impl<'a> Planner<'a> {
 
     /// Why a session ends of which only that is known that its Lease is being deleted.
     fn reason_of(&mut self, lease: &SeenLease, its: &[&SeenInstance]) -> Reason {
-        let marked = |mark: &Arc<str>| Reason::parse(mark);
-        match lease.mark.as_ref().and_then(marked) {
+        let known = self.view.ends.get(&lease.reference.uid).copied();
+        match known.or_else(|| Reason::parse(lease.mark.as_ref()?)) {
             Some(reason) => reason,
             None if self.wanted().is_none() => Reason::TaskDeleted,
             None if lease.session.is_none() => Reason::SessionSpoilt,

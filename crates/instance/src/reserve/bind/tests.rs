@@ -343,8 +343,8 @@ fn any_case() -> impl Strategy<Value = Case> {
     let holds = [Hold::Free, Hold::Spoilt, held("l1", 1), held("l1", 2), held("l2", 1)];
     let session = (any::<[bool; 4]>(), prop::sample::select(holds.to_vec()));
     let flags = any::<[bool; 7]>();
-    (session, flags, prop::sample::select(lives.to_vec()), 0..12_000u64, prop::option::of(0..12_000u64)).prop_map(
-        |((session, hold), flags, life, age, sent)| {
+    (session, flags, prop::sample::select(lives.to_vec()), 0..12_000u64, prop::option::of(0..12_000u64))
+        .prop_map(|((session, hold), flags, life, age, sent)| {
             Case::with(|case| {
                 let [mine, pointed, releasing, ending] = session;
                 let [fresh, gone, given, asked, took, known, marked] = flags;
@@ -363,8 +363,7 @@ fn any_case() -> impl Strategy<Value = Case> {
                 case.since = case.now - age;
                 case.sent = sent.map(|age| case.now - age);
             })
-        },
-    )
+        })
 }
 
 proptest! {

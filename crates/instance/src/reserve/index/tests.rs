@@ -44,10 +44,7 @@ fn instance(version: u64) -> Instance {
         slot: Some(0),
         address: Some([10, 0, 0, 7].into()),
         life: Life::Ready,
-        hold: Hold::Held {
-            key: key("a"),
-            reservation: Reservation { lease: "lease-a".into(), binding: 1 },
-        },
+        hold: Hold::Held { key: key("a"), reservation: Reservation { lease: "lease-a".into(), binding: 1 } },
         releasing: false,
         created_for: None,
         created: Timestamp::UNIX_EPOCH,
@@ -272,6 +269,10 @@ fn a_hundred_thousand_sessions() {
     }
     times.sort();
     let used = (resident() - before - ids_take - COUNT * size_of::<Duration>()) / COUNT;
-    println!("{idle} bytes per session, {used} when used; lookup p50 {:?} p99 {:?}", times[COUNT / 2], times[COUNT * 99 / 100]);
+    println!(
+        "{idle} bytes per session, {used} when used; lookup p50 {:?} p99 {:?}",
+        times[COUNT / 2],
+        times[COUNT * 99 / 100]
+    );
     assert!(used <= 1024, "{used} bytes per session");
 }

@@ -58,6 +58,12 @@ fn put(pool: &mut Pool, instance: Instance) {
     pool.apply(Arc::new(instance), NOW, false);
 }
 
+fn ask(pool: &mut Pool, count: u32) {
+    for _ in 0..count {
+        pool.ask(None).unwrap();
+    }
+}
+
 fn names(given: &[Given]) -> Vec<&str> {
     given.iter().map(|(_, instance)| &*instance.id.name).collect()
 }
@@ -103,7 +109,7 @@ fn as_many_start_as_own_waiters_lack() {
         (12, 0, 0, (0..10).collect()),
     ] {
         let mut pool = pool(|_| ());
-        (0..waiting).for_each(|_| drop(pool.ask(None).unwrap()));
+        ask(&mut pool, waiting);
         (0..own).for_each(|slot| put(&mut pool, starting(slot, "router-a")));
         (0..foreign).for_each(|slot| put(&mut pool, starting(slot, "router-b")));
         assert_eq!(pool.starts(NOW, 0, 1), slots, "{waiting} {own} {foreign}");
@@ -115,7 +121,7 @@ fn as_many_start_as_own_waiters_lack() {
 fn routers_look_at_different_slots_first() {
     for (rank, slots) in [(0, [0, 3, 6, 9, 1]), (1, [1, 4, 7, 0, 2]), (2, [2, 5, 8, 0, 1])] {
         let mut pool = pool(|_| ());
-        (0..5).for_each(|_| drop(pool.ask(None).unwrap()));
+        ask(&mut pool, 5);
         assert_eq!(pool.starts(NOW, rank, 3), slots);
     }
 }
@@ -125,7 +131,7 @@ fn slots_that_are_taken_are_passed_over() {
     let mut pool = pool(|rules| rules.max = 4);
     put(&mut pool, Instance { life: Life::Dead, ..instance(0) });
     pool.block(1, NOW);
-    (0..9).for_each(|_| drop(pool.ask(None).unwrap()));
+    ask(&mut pool, 9);
     assert_eq!(pool.starts(NOW, 0, 1), [2, 3]);
     pool.created(2);
     pool.created(3);
@@ -138,7 +144,7 @@ fn slots_above_a_lowered_maximum_count() {
     for slot in [3, 4] {
         put(&mut pool, Instance { hold: held(), ..instance(slot) });
     }
-    (0..9).for_each(|_| drop(pool.ask(None).unwrap()));
+    ask(&mut pool, 9);
     assert_eq!(pool.starts(NOW, 0, 1), [0]);
 }
 
@@ -182,7 +188,7 @@ fn own_instances_come_first_and_orders_differ_between_routers() {
     let order = |me: &str| {
         let mut pool = Pool::new(me.into(), rules());
         (0..8).for_each(|slot| put(&mut pool, instance(slot)));
-        (0..8).for_each(|_| drop(pool.ask(None).unwrap()));
+        ask(&mut pool, 8);
         pool.assign(NOW).iter().map(|(_, given)| given.id.name.to_string()).collect::<Vec<_>>()
     };
     assert_ne!(order("router-a"), order("router-b"));
@@ -213,7 +219,7 @@ fn what_serves_once_is_given_once() {
     let mut pool = pool(|rules| (rules.once, rules.capacity) = (true, 5));
     put(&mut pool, instance(0));
     put(&mut pool, Instance { last_active: Some(Timestamp::UNIX_EPOCH), ..instance(1) });
-    (0..2).for_each(|_| drop(pool.ask(None).unwrap()));
+    ask(&mut pool, 2);
     assert_eq!(names(&pool.assign(NOW)), ["agent-0"]);
     pool.give_back("p0", true);
     assert_eq!(pool.assign(NOW), []);
@@ -238,7 +244,7 @@ fn the_parallelism_of_a_job() {
             let last_active = (slot >= idle).then_some(Timestamp::UNIX_EPOCH);
             put(&mut pool, Instance { last_active, slot: None, ..instance(slot) });
         }
-        (0..waiting).for_each(|_| drop(pool.ask(None).unwrap()));
+        ask(&mut pool, waiting);
         assert_eq!(pool.parallelism(current), wanted, "{waiting} {idle} {used} {current}");
     }
 }

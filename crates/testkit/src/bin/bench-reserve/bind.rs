@@ -44,7 +44,7 @@ pub(crate) async fn measure(binaries: &Binaries) -> Result<Measured> {
     let kubeconfig = tempfile::NamedTempFile::new()?;
     std::fs::write(kubeconfig.path(), server.kubeconfig())?;
     let client = connect(kubeconfig.path()).await?;
-    let (reserver, shutdown) = (router(client.clone()), CancellationToken::new());
+    let (reserver, shutdown) = (router(client.clone()).await?, CancellationToken::new());
     let running = tokio::spawn(reserver.clone().run(shutdown.clone()));
     reserver.ready().await;
     let spec = SpecId("agent-1".into());

@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 use agentcube_instance::provider::{InstanceProvider, Request};
 use agentcube_testkit::cluster::process::{ServerProcess, Storage};
 use anyhow::{Context, Result};
+use futures_util::StreamExt;
 use futures_util::future::try_join_all;
-use futures_util::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::Client;
+use kube::api::{Api, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{self, Fixture};
+use crate::kubelet::{self, is_ready};
 use crate::{connect, router};
 
 pub(crate) const AT_ONCE: usize = 100;
@@ -40,8 +41,8 @@ pub(crate) async fn measure(agentcube: &Path) -> Result<Measured> {
     let fixture = Fixture::new(server.http.clone(), "agent").await?;
     let client = connect(&server.kubeconfig()).await?;
     let shutdown = CancellationToken::new();
-    let kubelet = tokio::spawn(kubelet(connect(&server.kubeconfig()).await?));
-    let reserver = router(client.clone());
+    let kubelet = tokio::spawn(kubelet::run(connect(&server.kubeconfig()).await?, "default"));
+    let reserver = router(client.clone()).await?;
     let running = tokio::spawn(reserver.clone().run(shutdown.clone()));
     reserver.ready().await;
     let mut measured = Measured::default();
@@ -76,7 +77,8 @@ pub(crate) async fn measure(agentcube: &Path) -> Result<Measured> {
 async fn plain(client: &Client, round: usize) -> Result<Vec<Duration>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
     let label = format!("{FLOOR_LABEL}={round}");
-    let events = watcher(pods.clone(), watcher::Config::default().labels(&label)).applied_objects();
+    let events =
+        watcher(pods.clone(), watcher::Config::default().labels(&label)).default_backoff().applied_objects();
     let begun = Instant::now();
     let names = (0..AT_ONCE).map(|number| format!("plain-{round}-{number}"));
     let create = try_join_all(names.map(async |name| {
@@ -88,33 +90,11 @@ async fn plain(client: &Client, round: usize) -> Result<Vec<Duration>> {
         anyhow::Ok(())
     }));
     let ready = async {
-        let times = events.try_filter(|pod| std::future::ready(is_ready(pod))).map_ok(|_| begun.elapsed());
-        anyhow::Ok(times.take(AT_ONCE).try_collect::<Vec<_>>().await?)
+        let ready = events.filter_map(|event| std::future::ready(event.ok().filter(is_ready)));
+        anyhow::Ok(ready.map(|_| begun.elapsed()).take(AT_ONCE).collect::<Vec<_>>().await)
     };
     let (_, times) = tokio::time::timeout(LIMIT, async { tokio::try_join!(create, ready) })
         .await
         .context("plain Pods do not become ready")??;
     Ok(times)
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-/// Makes every Pod ready as soon as it sees it.
-async fn kubelet(client: Client) -> Result<()> {
-    let pods: Api<Pod> = Api::namespaced(client, "default");
-    let events = watcher(pods.clone(), watcher::Config::default()).applied_objects();
-    let new = events.try_filter(|pod| std::future::ready(!is_ready(pod)));
-    new.map_err(anyhow::Error::from)
-        .try_for_each_concurrent(AT_ONCE, |pod| {
-            let pods = pods.clone();
-            async move {
-                let ready = Patch::Merge(fixture::ready());
-                pods.patch_status(&pod.name_any(), &PatchParams::default(), &ready).await?;
-                Ok(())
-            }
-        })
-        .await
 }

@@ -12,6 +12,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::kubelet::ready;
+
 /// Where routers have their Leases.
 pub(crate) const SYSTEM: &str = "agentcube-system";
 const NAMESPACE: &str = "default";
@@ -73,14 +75,15 @@ impl Fixture {
     /// A Task of sessions that starts instances on demand, as the Task controller leaves it.
     pub(crate) async fn new(http: HttpClient, name: &str) -> Result<Fixture> {
         let container = json!({"name": "agent", "image": "agent:1"});
-        let extractor = json!({"type": "Header", "header": {"name": "x-session-id"}});
+        let extractors = json!([{"type": "httpHeader", "name": "X-Session-ID"}]);
         let body = json!({
             "apiVersion": "agentcube.io/v1alpha1", "kind": "Task", "metadata": {"name": name},
             "spec": {
                 "deployment": {"type": "pod", "podTemplate": {"spec": {"containers": [container]}}},
                 "scaling": {"scalingMode": "OnDemand", "maxInstances": 100_000},
                 "routing": {
-                    "routePolicy": "BySession", "sessionExtractors": [extractor], "reserveTimeout": "120s",
+                    "routePolicy": "BySession", "sessionIdentifier": {"extractors": extractors},
+                    "reserveTimeout": "120s",
                 },
             },
         });
@@ -156,10 +159,4 @@ impl Fixture {
                 "renewTime": format!("{:.6}", jiff::Timestamp::now())},
         })
     }
-}
-
-/// What a kubelet says of a Pod that can serve.
-pub(crate) fn ready() -> Value {
-    json!({"status": {"phase": "Running", "podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}],
-        "conditions": [{"type": "Ready", "status": "True"}]}})
 }

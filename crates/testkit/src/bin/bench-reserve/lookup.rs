@@ -87,7 +87,7 @@ impl Drop for Router {
 
 /// The body of the router's process.
 pub(crate) async fn serve(kubeconfig: &Path, task: &str, uid: &str) -> Result<()> {
-    let reserver = router(connect(kubeconfig).await?);
+    let reserver = router(connect(kubeconfig).await?).await?;
     tokio::spawn(reserver.clone().run(CancellationToken::new()));
     reserver.ready().await;
     let task = TaskId { namespace: "default".into(), name: task.into(), uid: uid.into() };

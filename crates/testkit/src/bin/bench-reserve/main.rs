@@ -4,6 +4,7 @@
 mod bind;
 mod cold;
 mod fixture;
+mod kubelet;
 mod lookup;
 mod report;
 
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 
 use agentcube_instance::reserve::{self, Reserver};
 use agentcube_instance::timing::Timing;
+use agentcube_instance::token::ensure_master_keys;
 use agentcube_testkit::suite::Options;
 use anyhow::{Context, Result};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -71,7 +73,8 @@ async fn connect(kubeconfig: &Path) -> Result<kube::Client> {
 }
 
 /// A router that takes part as all do.
-fn router(client: kube::Client) -> Reserver {
+async fn router(client: kube::Client) -> Result<Reserver> {
+    let keys = ensure_master_keys(client.clone(), fixture::SYSTEM).await?;
     let (name, namespace) = ("bench".to_owned(), fixture::SYSTEM.to_owned());
-    Reserver::new(client, reserve::Options { name, namespace, timing: Timing::default() })
+    Ok(Reserver::new(client, reserve::Options { name, namespace, keys, timing: Timing::default() }))
 }

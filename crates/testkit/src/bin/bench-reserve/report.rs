@@ -40,7 +40,9 @@ fn rows(results: &Results) -> Vec<Row> {
         rows.push((format!("lookup among {} sessions, p50 µs", it.sessions), it.p50_us));
         rows.push((format!("lookup among {} sessions, p99 µs", it.sessions), it.p99_us));
     }
-    rows.push(("memory per session, bytes".into(), bytes_per_session(results)));
+    if !results.lookup.is_empty() {
+        rows.push(("memory per session, bytes".into(), bytes_per_session(results)));
+    }
     if let Some(bind) = &results.bind {
         for percent in [50, 99] {
             rows.push((format!("binding an idle instance, p{percent} ms"), at(percent, &bind.bind)));

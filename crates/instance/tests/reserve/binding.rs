@@ -1,7 +1,4 @@
-//! Reservation over the embedded API server, with Tasks made by hand and a tiny kubelet.
-
-#[path = "reserve/world.rs"]
-mod world;
+//! How a session gets its instance: from memory, by binding, by a cold start, after a crash, and after a loss.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -12,7 +9,7 @@ use futures_util::future::join_all;
 use kube::ResourceExt;
 use serde_json::json;
 
-use world::{World, annotation, until};
+use crate::world::{World, annotation, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_instance_is_bound_in_two_writes_and_then_found_without_a_call() {
@@ -36,8 +33,8 @@ async fn an_idle_instance_is_bound_in_two_writes_and_then_found_without_a_call()
 
     let again = router.reserve(&task, "user-1").await.unwrap();
     assert_eq!((again.path, &again.instance), (Path::Reused, &first.instance));
-    assert!(router.reserver.lookup(&task, &world::key("user-1")).is_some());
-    assert!(router.reserver.lookup(&task, &world::key("user-2")).is_none());
+    assert!(router.reserver.lookup(&task, &crate::world::key("user-1")).is_some());
+    assert!(router.reserver.lookup(&task, &crate::world::key("user-2")).is_none());
     assert_eq!(router.traffic.take(), [""; 0]);
     assert_eq!(router.reserver.counts().requests(Path::Reused), 2);
 }
@@ -64,7 +61,8 @@ async fn one_key_through_three_routers_gets_one_instance() {
     let routers = [world.router("a").await, world.router("b").await, world.router("c").await];
     let requests = (0..12).map(|n| routers[n % 3].reserve(&task, "user-1"));
     let reserved = join_all(requests).await;
-    let instances: HashSet<_> = reserved.iter().map(|reserved| &reserved.as_ref().unwrap().instance).collect();
+    let instances: HashSet<_> =
+        reserved.iter().map(|reserved| &reserved.as_ref().unwrap().instance).collect();
     assert_eq!(instances.len(), 1);
     assert_eq!(world.all_pods().await.len(), 1);
     assert_eq!(world.sessions().await.len(), 1);
@@ -79,7 +77,8 @@ async fn many_keys_through_three_routers_get_as_many_instances() {
     let requests = (0..36).map(|n| routers[n % 3].reserve(&task, &keys[n / 3]));
     let reserved: Vec<_> = join_all(requests).await.into_iter().map(Result::unwrap).collect();
     for n in 0..12 {
-        let of_key: HashSet<_> = reserved[3 * n..3 * n + 3].iter().map(|reserved| &reserved.instance).collect();
+        let of_key: HashSet<_> =
+            reserved[3 * n..3 * n + 3].iter().map(|reserved| &reserved.instance).collect();
         assert_eq!(of_key.len(), 1, "{}", keys[n]);
     }
     let instances: HashSet<_> = reserved.iter().map(|reserved| &reserved.instance).collect();

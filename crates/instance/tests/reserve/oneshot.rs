@@ -1,8 +1,5 @@
 //! Requests without a session, and how instances are shared out when there are too few.
 
-#[path = "reserve/world.rs"]
-mod world;
-
 use std::collections::HashSet;
 
 use agentcube_api::labels;
@@ -16,7 +13,7 @@ use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
-use world::{NAMESPACE, World, annotation, until};
+use crate::world::{NAMESPACE, World, annotation, until};
 
 fn oneshot(reuse: &str, more: Value) -> Value {
     let mut spec = json!({
@@ -109,7 +106,8 @@ async fn job_pod(world: &World, task: &TaskId, n: u32) -> Pod {
         "spec": { "nodeName": "node", "restartPolicy": "Never",
             "containers": [{ "name": "agent", "image": "agent:1" }] },
     });
-    let pod = world.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let pod =
+        world.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
     world.until_ready(&pod.name_any()).await
 }
 

@@ -1,9 +1,6 @@
 //! How a router takes part in the ending of sessions and instances: it objects, rescues, says what it has seen, and
 //! stops in order.
 
-#[path = "reserve/world.rs"]
-mod world;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -16,7 +13,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use world::{Router, World, annotation, timing, until};
+use crate::world::{Router, World, annotation, timing, until};
 
 fn version(lease: &Lease) -> u64 {
     lease.resource_version().unwrap().parse().unwrap()
@@ -53,7 +50,8 @@ async fn a_session_in_use_is_not_released() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_session_is_released_unless_a_request_rescues_it() {
     let world = World::new().await;
-    let task = world.task("agent", json!({ "scaling": { "instanceLifecycle": { "idleTimeout": "1s" } } })).await;
+    let task =
+        world.task("agent", json!({ "scaling": { "instanceLifecycle": { "idleTimeout": "1s" } } })).await;
     let router = world.router("a").await;
     let first = router.reserve(&task, "user-1").await.unwrap();
     let instance = first.instance.clone();
@@ -83,7 +81,7 @@ async fn a_session_that_ends_is_waited_for_and_says_what_it_cut_short() {
     let task = world.task("agent", json!({})).await;
     let (user, other) = (world.router("a").await, world.router("b").await);
     let request = user.reserve(&task, "user-1").await.unwrap();
-    let name = lease_name(&task.uid, &world::key("user-1"));
+    let name = lease_name(&task.uid, &crate::world::key("user-1"));
     world.leases().delete(&name, &DeleteParams::default()).await.unwrap();
     user.misses(&task, "user-1").await;
     let ending = world.session(&task, "user-1").await.unwrap();
@@ -144,7 +142,9 @@ async fn a_router_that_is_out_of_touch_serves_nothing_and_comes_back() {
     router.traffic.cut(true);
     // Bound sessions go on for a while without the API server.
     assert!(router.hits(&task, "user-1"));
-    tokio::time::timeout(world::LONG, request.in_use.revoked()).await.expect("what is in flight has to end");
+    tokio::time::timeout(crate::world::LONG, request.in_use.revoked())
+        .await
+        .expect("what is in flight has to end");
     assert!(!router.hits(&task, "user-1"));
     assert_eq!(router.reserve(&task, "user-1").await.unwrap_err(), ReserveError::OutOfTouch);
     router.traffic.cut(false);
