@@ -3,6 +3,8 @@
 //! cuts. Its properties are the invariants 1 to 5. Each rule of the protocol is taken out once, and the model has to
 //! find what goes wrong then.
 
+#[path = "model/code.rs"]
+mod code;
 #[path = "model/manager.rs"]
 mod manager;
 #[path = "model/router.rs"]
@@ -64,11 +66,13 @@ struct Setup {
     /// Instances that are idle from the beginning.
     idle: usize,
     budget: Budget,
+    /// Routers do what the code says instead of what the model says.
+    code: bool,
 }
 
 impl Setup {
     fn new(keys: usize, slots: usize, budget: Budget) -> Setup {
-        Setup { flaw: Flaw::None, keys, slots, reuse: true, idle: slots, budget }
+        Setup { flaw: Flaw::None, keys, slots, reuse: true, idle: slots, budget, code: false }
     }
 
     fn without(self, flaw: Flaw) -> Setup {
@@ -304,6 +308,18 @@ fn a_router_is_cut_off() {
     holds(Setup::new(1, 1, Budget { requests: [2, 0], idle: 1, cuts: 1, ..CALM }));
 }
 
+/// The same with routers that are driven by the code itself.
+#[test]
+fn the_code_keeps_to_the_protocol() {
+    let code = |setup: Setup| holds(Setup { code: true, ..setup });
+    code(Setup::new(1, 2, Budget { requests: [2, 0], lost: 1, late: 1, ..CALM }));
+    code(Setup::new(1, 2, Budget { requests: [2, 0], unready: 1, ..CALM }));
+    code(Setup::new(1, 2, Budget { requests: [2, 0], deaths: 1, ..CALM }));
+    code(Setup::new(2, 1, Budget { requests: [1, 1], late: 1, ..CALM }));
+    code(Setup::new(1, 1, Budget { requests: [2, 0], idle: 1, ..CALM }));
+    code(Setup { idle: 0, ..Setup::new(1, 1, Budget { requests: [2, 0], late: 1, crashes: 1, ..CALM }) });
+}
+
 /// Larger than what fits into every run. `cargo test --release --test model -- --ignored`
 #[test]
 #[ignore = "takes tens of minutes and gigabytes"]
@@ -317,7 +333,9 @@ fn more_of_everything() {
     holds(Setup::new(1, 2, Budget { requests: [2, 0], lost: 1, late: 1, deaths: 1, crashes: 1, ..CALM }));
     holds(Setup::new(2, 1, Budget { requests: [2, 1], idle: 1, cuts: 1, ..CALM }));
     holds(Setup::new(2, 1, Budget { requests: [2, 1], hard: 1, late: 1, lost: 1, ..CALM }));
-    holds(Setup::new(2, 2, Budget { requests: [2, 1], hard: 1, late: 1, unready: 1, ..CALM }));
+    let code = |setup: Setup| holds(Setup { code: true, ..setup });
+    code(Setup::new(1, 2, Budget { requests: [2, 0], lost: 1, late: 1, unready: 1, ..CALM }));
+    code(Setup::new(2, 1, Budget { requests: [2, 1], hard: 1, late: 1, ..CALM }));
 }
 
 /// What the model is for: each rule is left out in turn, and something breaks.

@@ -2,7 +2,7 @@
 
 use super::server::{Bond, Change, Hold, Instance, KEYS, Lease, Life, Pod, SLOTS, Write};
 use super::state::{Clock, Router};
-use super::{Flaw, Setup};
+use super::{Flaw, Setup, code};
 
 /// What a request does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,11 +29,11 @@ impl Router {
         bound.then_some(bond.instance)
     }
 
-    fn pod(&self, bond: Bond) -> Option<Pod> {
+    pub(crate) fn pod(&self, bond: Bond) -> Option<Pod> {
         self.pods[bond.instance.slot].filter(|pod| pod.uid == bond.instance.uid)
     }
 
-    fn idle(&self, setup: &Setup) -> impl Iterator<Item = Instance> {
+    pub(crate) fn idle(&self, setup: &Setup) -> impl Iterator<Item = Instance> {
         (0..setup.slots).filter_map(|slot| {
             let pod = self.pods[slot].filter(|pod| pod.is_idle() && !pod.releasing)?;
             Some(Instance { slot, uid: pod.uid })
@@ -42,6 +42,9 @@ impl Router {
 
     /// What the request for this key may do next. `abandoned` tells of a binder that it may be replaced.
     pub(crate) fn next(&self, me: usize, key: usize, setup: &Setup, abandoned: bool) -> Vec<Next> {
+        if setup.code {
+            return code::next(self, me, key, setup, abandoned);
+        }
         let Some(flow) = self.flows[key] else { return Vec::new() };
         let binder = Some(me);
         if setup.flaw == Flaw::NoLease {

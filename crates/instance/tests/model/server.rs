@@ -116,6 +116,10 @@ pub(crate) enum Write {
         slot: usize,
         expect: Version,
     },
+    KeepPod {
+        slot: usize,
+        expect: Version,
+    },
     DeletePod {
         slot: usize,
         expect: Version,
@@ -147,6 +151,10 @@ impl Server {
             Write::Free { slot, hold } => self.change_pod(slot, |pod| pod.hold.take() == Some(hold)),
             Write::MarkPod { slot, expect } => self.change_pod(slot, |pod| {
                 pod.releasing = true;
+                pod.version == expect
+            }),
+            Write::KeepPod { slot, expect } => self.change_pod(slot, |pod| {
+                pod.releasing = false;
                 pod.version == expect
             }),
             Write::DeletePod { slot, expect } => self.delete_pod(slot, expect),

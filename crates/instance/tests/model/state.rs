@@ -21,6 +21,8 @@ pub(crate) struct Flow {
     pub(crate) clock: Clock,
     /// The Pod that the Lease names was read after the last write that can have changed it.
     pub(crate) fresh: bool,
+    /// A patch of the Pod was sent since the last write to the Lease.
+    pub(crate) took: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -221,7 +223,9 @@ fn visit_write(write: &mut Write, visit: &mut impl FnMut(Name, &mut Version)) {
             visit(Name::Lease(hold.key), &mut hold.bond);
         }
         Write::Free { hold, .. } => visit(Name::Lease(hold.key), &mut hold.bond),
-        Write::MarkPod { slot, expect } | Write::DeletePod { slot, expect } => {
+        Write::MarkPod { slot, expect }
+        | Write::KeepPod { slot, expect }
+        | Write::DeletePod { slot, expect } => {
             visit(Name::Pod(*slot), expect)
         }
     }

@@ -215,7 +215,7 @@ pub(crate) fn take(setup: &Setup, state: &mut State, step: Step) {
     match step {
         Step::Request { router, key } => {
             state.budget.requests[key] -= 1;
-            state.routers[router].flows[key] = Some(Flow { clock: Clock::Unset, fresh: false });
+            state.routers[router].flows[key] = Some(Flow { clock: Clock::Unset, fresh: false, took: false });
         }
         Step::Serve { router, key } => {
             let it = &mut state.routers[router];
@@ -223,7 +223,7 @@ pub(crate) fn take(setup: &Setup, state: &mut State, step: Step) {
             it.flows[key] = None;
         }
         Step::Finish { router, key } => state.routers[router].in_flight[key] = None,
-        Step::Write { router, key, write } => written(state, router, key, write),
+        Step::Write { router, key, write } => written(setup, state, router, key, write),
         Step::Lose { router, key, write } => lost(setup, state, router, key, write),
         Step::ReadPod { router, key, slot } => read(state, router, key, slot),
         Step::Object { router, key, write } => {
@@ -257,7 +257,7 @@ pub(crate) fn take(setup: &Setup, state: &mut State, step: Step) {
 }
 
 /// A router writes and takes in the answer; after a refusal it reads what is there.
-fn written(state: &mut State, router: usize, key: usize, write: Write) {
+fn written(setup: &Setup, state: &mut State, router: usize, key: usize, write: Write) {
     let before = state.server.clone();
     let done = state.server.apply(write);
     let State { server, routers, past, .. } = state;
@@ -267,12 +267,17 @@ fn written(state: &mut State, router: usize, key: usize, write: Write) {
         Write::CreateLease { .. } | Write::ChangeLease { .. } => {
             it.leases[key] = server.leases[key];
             flow.fresh = false;
+            flow.took &= !done;
             if done && !matches!(write, Write::ChangeLease { change: Change::Unmark, .. }) {
                 flow.clock = Clock::Prompt;
             }
         }
-        Write::CreatePod { slot } | Write::Hold { slot, .. } | Write::DeletePod { slot, .. } => {
+        Write::CreatePod { slot }
+        | Write::Hold { slot, .. }
+        | Write::KeepPod { slot, .. }
+        | Write::DeletePod { slot, .. } => {
             it.pods[slot] = server.pods[slot];
+            flow.took |= setup.code && matches!(write, Write::Hold { .. });
             flow.fresh = !done && matches!(write, Write::Hold { .. });
         }
         Write::Free { .. } | Write::MarkPod { .. } => {}
@@ -294,6 +299,7 @@ fn lost(setup: &Setup, state: &mut State, router: usize, key: usize, write: Writ
     state.stray.push(write);
     let Some(flow) = &mut state.routers[router].flows[key] else { return };
     flow.fresh = false;
+    flow.took |= setup.code && matches!(write, Write::Hold { .. });
     let of_lease = matches!(write, Write::CreateLease { .. } | Write::ChangeLease { .. });
     if of_lease && setup.flaw != Flaw::NoDoubt {
         flow.clock = Clock::Late;
