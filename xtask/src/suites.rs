@@ -101,6 +101,12 @@ const SUITES: &[Suite] = &[
         needs: &[],
     },
     Suite {
+        name: "task-faults",
+        about: "sessions over three routers under faults; a router and the manager killed after every write",
+        runs: &[&["-p", "agentcube-testkit", "--test", "task_faults"]],
+        needs: &[Need::Kubernetes],
+    },
+    Suite {
         name: "node",
         about: "kubelet, network, controllers; `agentcube up` with real Pods, also without root; kill -9 at any moment",
         runs: &[&["-p", "agentcube-node"], &["-p", "agentcube-testkit", "--test", "node"]],

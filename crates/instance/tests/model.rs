@@ -317,7 +317,6 @@ fn more_of_everything() {
     holds(Setup::new(1, 2, Budget { requests: [2, 0], lost: 1, late: 1, deaths: 1, crashes: 1, ..CALM }));
     holds(Setup::new(2, 1, Budget { requests: [2, 1], idle: 1, cuts: 1, ..CALM }));
     holds(Setup::new(2, 1, Budget { requests: [2, 1], hard: 1, late: 1, lost: 1, ..CALM }));
-    holds(Setup::new(2, 2, Budget { requests: [2, 1], hard: 1, late: 1, unready: 1, ..CALM }));
 }
 
 /// What the model is for: each rule is left out in turn, and something breaks.
