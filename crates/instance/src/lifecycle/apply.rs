@@ -63,6 +63,7 @@ impl Hands {
     fn remember(&self, key: &TaskKey, operation: &Operation) {
         let mut index = self.index.lock();
         let Some(view) = index.view_mut(key) else { return };
+        view.in_vain = 0;
         match operation {
             Operation::DeleteInstance { reason: Reason::InstanceDead, .. } => {
                 view.deaths.add(tokio::time::Instant::now(), &self.rules.limits);

@@ -14,6 +14,7 @@ mod plan;
 mod routers;
 mod view;
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,8 +45,11 @@ pub use view::Limits;
 const TASKS_AT_ONCE: usize = 4;
 /// Writes for one Task that are under way at once.
 const WRITES_AT_ONCE: usize = 8;
-/// When to plan again for a state that was found to have changed, and that the watch has yet to bring.
-const STALE_RETRY: Duration = Duration::from_millis(50);
+/// When to plan again after nothing could be done because what was planned for had changed: twice as late every time.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+/// How long an operation may take, with the reads that it needs.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -77,7 +81,21 @@ enum Key {
 struct Error {
     failed: usize,
     tried: usize,
-    first: kube::Error,
+    first: String,
+}
+
+impl Error {
+    fn one(error: impl Display) -> Error {
+        Error { failed: 1, tried: 1, first: error.to_string() }
+    }
+}
+
+/// An answer of the server, or that there was none.
+async fn answered<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, String> {
+    match tokio::time::timeout(ANSWER, request).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("the API server did not answer within {ANSWER:?}")),
+    }
 }
 
 impl Manager {
@@ -181,8 +199,7 @@ async fn reconcile(hands: Hands, key: TaskKey) -> Result<Requeue, Error> {
     let mut operations = plan.operations;
     operations.truncate(hands.rules.limits.operations);
     if operations.iter().any(|operation| operation.rests_on_routers()) {
-        let unknown =
-            hands.is_any_router_unknown().await.map_err(|first| Error { failed: 1, tried: 1, first })?;
+        let unknown = answered(hands.is_any_router_unknown()).await.map_err(Error::one)?;
         if unknown {
             // Its Lease is on its way here.
             hands.index.lock().waits_for_routers(&key);
@@ -193,7 +210,7 @@ async fn reconcile(hands: Hands, key: TaskKey) -> Result<Requeue, Error> {
     let results: Vec<_> = stream::iter(operations)
         .map(|operation| {
             let (hands, key) = (hands.clone(), key.clone());
-            async move { hands.apply(&key, &operation).await }
+            async move { answered(hands.apply(&key, &operation)).await }
         })
         .buffer_unordered(WRITES_AT_ONCE)
         .collect()
@@ -203,7 +220,15 @@ async fn reconcile(hands: Hands, key: TaskKey) -> Result<Requeue, Error> {
     if let Some(first) = errors.next() {
         return Err(Error { failed: 1 + errors.count(), tried, first });
     }
-    Ok(Requeue::After(if done { Duration::ZERO } else { STALE_RETRY }))
+    Ok(Requeue::After(if done { Duration::ZERO } else { in_vain(&hands, &key) }))
+}
+
+/// How long to wait after a pass that could do nothing.
+fn in_vain(hands: &Hands, key: &TaskKey) -> Duration {
+    let mut index = hands.index.lock();
+    let Some(view) = index.view_mut(key) else { return FIRST_RETRY };
+    view.in_vain = view.in_vain.saturating_add(1);
+    FIRST_RETRY.saturating_mul(2u32.saturating_pow(view.in_vain - 1)).min(LONGEST_RETRY)
 }
 
 /// Removes the Leases of routers that count as dead.
@@ -216,8 +241,7 @@ async fn remove_dead_routers(hands: Hands) -> Result<Requeue, Error> {
         (dead, index.routers().next_death(&timing, now))
     };
     for router in dead {
-        let outcome = hands.remove_router(&router).await;
-        match outcome.map_err(|first| Error { failed: 1, tried: 1, first })? {
+        match answered(hands.remove_router(&router)).await.map_err(Error::one)? {
             Outcome::Done => {
                 tracing::warn!(router = %router.name, "removed the Lease of a router that has been silent for too long");
                 hands.explainer.reclaimed.add(Reason::RouterGone);

@@ -319,6 +319,8 @@ pub(super) struct View {
     /// Slots whose name is taken by something that is no instance.
     pub(super) blocked: BTreeSet<u32>,
     pub(super) deaths: Deaths,
+    /// How many times in a row nothing that was planned could be done.
+    pub(super) in_vain: u32,
 }
 
 impl View {

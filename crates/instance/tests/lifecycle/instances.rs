@@ -209,3 +209,34 @@ async fn a_job_keeps_its_minimum_and_shrinks_when_all_are_idle() {
     drop(router);
     running.stop().await;
 }
+
+#[tokio::test]
+async fn what_was_spoilt_by_hand_is_put_right() {
+    let world = World::new().await;
+    let task = world.task("agent", json!({ "scalingMode": "OnDemand" })).await;
+    let mut sessions = Vec::new();
+    for slot in 0..3 {
+        let pod = world.instance(&task, 1, slot).await;
+        sessions.push(world.session(&task, &format!("user-{slot}"), &pod, 0).await);
+    }
+    let leases: Api<k8s_openapi::api::coordination::v1::Lease> = world.api();
+    let spoil = async |number: usize, change: serde_json::Value| {
+        let name = sessions[number].name_any();
+        let change = kube::api::Patch::Merge(json!({ "metadata": change }));
+        leases.patch(&name, &kube::api::PatchParams::default(), &change).await.unwrap();
+    };
+    // Another key, another Task, and no label at all.
+    spoil(0, json!({ "annotations": { labels::RESERVE_KEY: "another" } })).await;
+    spoil(1, json!({ "labels": { labels::TASK_UID: "another" } })).await;
+    spoil(2, json!({ "labels": { labels::LEASE: null } })).await;
+    let _router = world.router("a", Behaviour::Agrees).await;
+    let running = run(world.client.clone(), options());
+    let ended = |world: &World| sessions[..2].iter().all(|lease| world.now(lease).is_none());
+    world.until("the spoilt sessions to end", ended).await;
+    world.until("their instances to go", |world| world.names() == ["agent-2"]).await;
+    let labelled = |world: &World| {
+        world.now(&sessions[2]).is_some_and(|lease| lease.labels().contains_key(labels::LEASE))
+    };
+    world.until("the label to be back", labelled).await;
+    running.stop().await;
+}

@@ -3,9 +3,11 @@
 use agentcube_api::{Task, labels};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use serde_json::json;
 
-use super::Hands;
+use super::{Hands, is_stale};
 use crate::identity::InstanceId;
 use crate::lifecycle::observe::TaskKey;
 use crate::lifecycle::operation::{Confirm, Given, LeaseRef, Operation, PodRef};
@@ -25,7 +27,7 @@ impl Hands {
             }
             Operation::MarkInstance { pod, confirm: Confirm::NotHeldBy(lease), .. }
             | Operation::DeleteInstance { pod, confirm: Confirm::NotHeldBy(lease), .. } => {
-                return self.is_not_held(pod, lease).await;
+                return self.is_not_held(key, pod, lease).await;
             }
             Operation::FinishSession { lease, holder: Some(holder), given, .. } if *given != Given::Lost => {
                 return self.is_given_back(lease, holder, *given).await;
@@ -60,18 +62,37 @@ impl Hands {
 
     /// Whether no session holds the instance, though it says so. The Pod is read first: a bond that is being made
     /// has its Lease before its Pod.
-    async fn is_not_held(&self, pod: &PodRef, lease: &str) -> Result<bool, kube::Error> {
+    async fn is_not_held(&self, key: &TaskKey, pod: &PodRef, lease: &str) -> Result<bool, kube::Error> {
         let Some(instance) = self.fresh_pod(&pod.namespace, &pod.id).await? else { return Ok(false) };
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &pod.namespace);
         let Some(lease) = api.get_opt(lease).await? else { return Ok(true) };
-        let session = Session::read(&lease);
-        if lease.metadata.labels.iter().flatten().any(|(name, _)| name == labels::LEASE) {
-            self.take(self.leases(), lease);
+        if !lease.labels().contains_key(labels::LEASE) {
+            self.label_again(&lease).await?;
+            return Ok(false);
         }
-        let Some(session) = session else { return Ok(false) };
+        let session = Session::read(&lease);
+        let of_task = lease.labels().get(labels::TASK_UID).is_some_and(|uid| **uid == *key.uid);
+        self.take(self.leases(), lease);
+        // One that cannot be read is removed, and gives its instance back, unless it claims to be another Task's.
+        let Some(session) = session else { return Ok(!of_task) };
         // One that ends gives its instance back itself.
         let ends = session.ending && is_held_for(&instance, &session.uid);
         Ok(!instance.is_bound_to(&session) && !ends)
+    }
+
+    /// Makes a session's Lease visible again that somebody took the label from.
+    async fn label_again(&self, lease: &Lease) -> Result<(), kube::Error> {
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), &lease.namespace().unwrap_or_default());
+        let label = Patch::Merge(json!({ "metadata": { "uid": lease.uid(),
+            "resourceVersion": lease.resource_version(),
+            "labels": { labels::LEASE: labels::LEASE_OF_SESSION } } }));
+        let labelled = api.patch(&lease.name_any(), &PatchParams::default(), &label).await;
+        match labelled {
+            Ok(lease) => self.take(self.leases(), lease),
+            Err(error) if is_stale(&error) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Whether the instance of a session that ends is no longer the session's.
