@@ -6,9 +6,7 @@ use agentcube_operator::cache::{Cache, Object};
 use gateway_api::gateways::Gateway;
 use gateway_api::httproutes::HttpRoute;
 use gateway_api::referencegrants::ReferenceGrant;
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PodTemplate, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Client;
 use kube::core::PartialObjectMeta;
@@ -30,10 +28,8 @@ pub(crate) struct Caches {
     pub(crate) gateways: Cache<TaskGateway>,
     pub(crate) api_gateways: Cache<Gateway>,
     pub(crate) routes: Cache<HttpRoute>,
-    /// What instances are made from. The provider makes these; that they are gone or changed is seen here.
+    /// What instances are made from. The provider makes these, and tells of their changes.
     pub(crate) revisions: Cache<PodTemplate>,
-    pub(crate) jobs: Cache<PartialObjectMeta<Job>>,
-    pub(crate) network_policies: Cache<PartialObjectMeta<NetworkPolicy>>,
     pub(crate) runtime_classes: Cache<PartialObjectMeta<RuntimeClass>>,
     pub(crate) pools: Cache<PartialObjectMeta<SandboxPool>>,
     pub(crate) counts: Counts,
@@ -56,7 +52,6 @@ pub(crate) struct EnvoyCaches {
 impl Caches {
     pub(crate) fn new(client: &Client, options: &Options, counts: Counts) -> Caches {
         let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGED_BY_US}"));
-        let of_tasks = watcher::Config::default().labels(labels::TASK_UID);
         let every = watcher::Config::default();
         let envoy = options.envoy.as_ref().map(|_| EnvoyCaches {
             security: Cache::new(client.clone(), ours.clone()),
@@ -73,8 +68,6 @@ impl Caches {
             api_gateways: Cache::new(client.clone(), ours.clone()),
             routes: Cache::new(client.clone(), ours),
             revisions: Cache::new(client.clone(), watcher::Config::default().labels(labels::FORM)),
-            jobs: Cache::new(client.clone(), of_tasks.clone()),
-            network_policies: Cache::new(client.clone(), of_tasks),
             runtime_classes: Cache::new(client.clone(), every.clone()),
             pools: Cache::new(client.clone(), every),
             counts,
@@ -93,8 +86,6 @@ impl Caches {
         run(&self.api_gateways, tasks, shutdown);
         run(&self.routes, tasks, shutdown);
         run(&self.revisions, tasks, shutdown);
-        run(&self.jobs, tasks, shutdown);
-        run(&self.network_policies, tasks, shutdown);
         run(&self.runtime_classes, tasks, shutdown);
         run(&self.pools, tasks, shutdown);
         if let Some(envoy) = &self.envoy {

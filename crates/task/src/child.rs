@@ -3,6 +3,7 @@
 
 use agentcube_operator::cache::{Cache, Object};
 use agentcube_operator::children;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt};
@@ -100,16 +101,20 @@ pub(crate) async fn ensure<K: Child>(
 
 /// Whether it is ours and somebody else has written into the spec: the server knows who wrote what.
 fn is_changed_by_others<K: Child>(current: &K, desired: &K) -> bool {
-    let changed = current.meta().managed_fields.iter().flatten().any(|entry| {
-        let spec = entry.fields_v1.as_ref().is_some_and(|fields| fields.0.get("f:spec").is_some());
-        let whole = entry.subresource.as_deref().unwrap_or_default().is_empty();
-        spec && whole && entry.manager.as_deref() != Some(MANAGER)
-    });
     let ours = controller_of(current).is_some() && controller_of(current) == controller_of(desired);
-    changed && ours && current.meta().deletion_timestamp.is_none()
+    let changed = current.meta().managed_fields.iter().flatten().any(is_foreign);
+    ours && changed && current.meta().deletion_timestamp.is_none()
 }
 
-/// Takes the spec out of the hands of others: replaces it as a whole, and forgets who wrote what. An apply alone would
+/// Whether an entry says of the spec that it was written otherwise than by an apply of ours.
+fn is_foreign(entry: &ManagedFieldsEntry) -> bool {
+    let spec = entry.fields_v1.as_ref().is_some_and(|fields| fields.0.get("f:spec").is_some());
+    let whole = entry.subresource.as_deref().unwrap_or_default().is_empty();
+    let applied = entry.manager.as_deref() == Some(MANAGER) && entry.operation.as_deref() == Some("Apply");
+    spec && whole && !applied
+}
+
+/// Takes the spec out of the hands of others: replaces it as a whole, and forgets what they wrote. An apply alone would
 /// leave in place what they have added.
 async fn replace<K: Child>(api: &Api<K>, desired: &K, current: &K) -> Result<K, Error> {
     let name = desired.name_any();
@@ -117,14 +122,25 @@ async fn replace<K: Child>(api: &Api<K>, desired: &K, current: &K) -> Result<K, 
     let mut wanted = serde_json::to_value(desired).map_err(refused)?;
     let mut object = serde_json::to_value(current).map_err(refused)?;
     object["spec"] = wanted["spec"].clone();
-    object["metadata"]["managedFields"] = json!([{}]);
-    let object: K = serde_json::from_value(object).map_err(refused)?;
-    let parameters = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
-    api.replace(&name, &parameters, &object).await.map_err(|error| failed::<K>(&name, &error))?;
+    disown(api, serde_json::from_value(object).map_err(refused)?).await?;
     children::stamp(&mut wanted);
-    let parameters = PatchParams::apply(MANAGER).force();
-    let written = api.patch(&name, &parameters, &Patch::Apply(wanted)).await;
-    written.map_err(|error| failed::<K>(&name, &error))
+    // Never one of the same name that was made meanwhile, and none at all if it is gone.
+    wanted["metadata"]["uid"] = json!(current.uid());
+    let written = api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(wanted)).await;
+    let written = written.map_err(|error| failed::<K>(&name, &error))?;
+    // The replacement counts as a change of ours that was no apply, and would outlive what is wanted now.
+    let left = written.meta().managed_fields.iter().flatten().any(is_foreign);
+    if left { disown(api, written).await } else { Ok(written) }
+}
+
+/// Writes the object, and that its spec is nobody else's.
+async fn disown<K: Child>(api: &Api<K>, mut object: K) -> Result<K, Error> {
+    if let Some(entries) = &mut object.meta_mut().managed_fields {
+        entries.retain(|entry| !is_foreign(entry));
+    }
+    let parameters = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
+    let name = object.name_any();
+    api.replace(&name, &parameters, &object).await.map_err(|error| failed::<K>(&name, &error))
 }
 
 /// Removes an object of ours that is no longer wanted, if it is still the one that was seen.

@@ -154,8 +154,6 @@ fn watch_for_tasks(controller: Controller<Name>, caches: &Caches, missing: &Miss
         .watch(&caches.gateways, of_gateway)
         .watch(&caches.routes, |change| owners(change, "Task"))
         .watch(&caches.revisions, |change| owners(change, "Task"))
-        .watch(&caches.jobs, |change| owners(change, "Task"))
-        .watch(&caches.network_policies, |change| owners(change, "Task"))
         .watch(&caches.pools, move |change| {
             let pool = name_of(change.latest());
             pools.waiting_for(|reference| {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use agentcube_operator::queue::Queue;
 use futures_util::StreamExt;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Api, WatchEvent, WatchParams};
-use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -49,11 +49,19 @@ impl Missing {
             let tell = move || queue.add(task.clone());
             match reference.clone() {
                 Reference::ConfigMap { namespace, name } => {
-                    spawn::<ConfigMap>(client, namespace, name, tell, stop);
+                    spawn(Api::<ConfigMap>::namespaced(client, &namespace), name, tell, stop);
                 }
-                Reference::Secret { namespace, name } => spawn::<Secret>(client, namespace, name, tell, stop),
+                Reference::Secret { namespace, name } => {
+                    spawn(Api::<Secret>::namespaced(client, &namespace), name, tell, stop);
+                }
                 Reference::Claim { namespace, name } => {
-                    spawn::<PersistentVolumeClaim>(client, namespace, name, tell, stop);
+                    spawn(Api::<PersistentVolumeClaim>::namespaced(client, &namespace), name, tell, stop);
+                }
+                Reference::ServiceAccount { namespace, name } => {
+                    spawn(Api::<ServiceAccount>::namespaced(client, &namespace), name, tell, stop);
+                }
+                Reference::PriorityClass { name } => {
+                    spawn(Api::<PriorityClass>::all(client), name, tell, stop)
                 }
                 // Small kinds that are watched anyway.
                 Reference::Pool { .. } | Reference::RuntimeClass => {}
@@ -75,20 +83,10 @@ impl Missing {
     }
 }
 
-fn spawn<K>(
-    client: Client,
-    namespace: String,
-    name: String,
-    tell: impl Fn() + Send + 'static,
-    stop: CancellationToken,
-) where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + DeserializeOwned,
-    K: Send + 'static,
+fn spawn<K>(api: Api<K>, name: String, tell: impl Fn() + Send + 'static, stop: CancellationToken)
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
-    let api: Api<K> = Api::namespaced(client, &namespace);
     tokio::spawn(async move {
         tokio::select! {
             () = stop.cancelled() => {}

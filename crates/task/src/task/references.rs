@@ -20,6 +20,13 @@ pub(crate) enum Reference {
         namespace: String,
         name: String,
     },
+    ServiceAccount {
+        namespace: String,
+        name: String,
+    },
+    PriorityClass {
+        name: String,
+    },
     /// Of the Task's own namespace.
     Pool {
         namespace: String,
@@ -79,6 +86,12 @@ fn of_pod(pod: &PodSpec, namespace: &str, found: &mut Vec<Reference>) {
     let config_map = |name: &str| Reference::ConfigMap { namespace: namespace.into(), name: name.into() };
     let secret = |name: &str| Reference::Secret { namespace: namespace.into(), name: name.into() };
     found.extend(pod.runtime_class_name.as_ref().map(|_| Reference::RuntimeClass));
+    found.extend(
+        pod.service_account_name
+            .iter()
+            .map(|name| Reference::ServiceAccount { namespace: namespace.into(), name: name.clone() }),
+    );
+    found.extend(pod.priority_class_name.iter().map(|name| Reference::PriorityClass { name: name.clone() }));
     found.extend(pod.image_pull_secrets.iter().flatten().map(|pull| secret(&pull.name)));
     for volume in pod.volumes.iter().flatten() {
         found.extend(volume.config_map.iter().map(|source| config_map(&source.name)));
@@ -113,7 +126,7 @@ mod tests {
         let task: Task = serde_json::from_value(json!({
             "metadata": { "name": "a", "namespace": "n" },
             "spec": { "deployment": { "type": "pod", "podTemplate": { "spec": {
-                "runtimeClassName": "gvisor",
+                "runtimeClassName": "gvisor", "serviceAccountName": "account", "priorityClassName": "high",
                 "imagePullSecrets": [{ "name": "pull" }],
                 "volumes": [{ "name": "v", "configMap": { "name": "m" } }],
                 "containers": [{ "name": "c", "image": "i",
@@ -131,6 +144,8 @@ mod tests {
                 Reference::ConfigMap { namespace: namespace(), name: "m".into() },
                 secret("pull"),
                 secret("s"),
+                Reference::ServiceAccount { namespace: namespace(), name: "account".into() },
+                Reference::PriorityClass { name: "high".into() },
                 Reference::RuntimeClass,
             ]
         );

@@ -101,7 +101,12 @@ impl Stage {
             event.reason.as_deref() == Some(reason)
                 && event.message.as_deref().is_some_and(|m| m.contains(words))
         };
-        until_any(&api, told).await;
+        let told = tokio::time::timeout(LIMIT, until_any(&api, told)).await;
+        if told.is_err() {
+            let events = api.list(&Default::default()).await.expect("a list").items;
+            let told: Vec<_> = events.iter().map(|event| (&event.reason, &event.message)).collect();
+            panic!("no Event {reason} says {words:?}: {told:?}");
+        }
     }
 }
 
