@@ -112,20 +112,26 @@ fn main() -> ExitCode {
 
 fn measure() -> Result<(Vec<Measured>, Vec<String>)> {
     let root = RootFs::make()?;
-    let mut peers = vec![
-        Peer::Plain(Plain::new(&root)?),
-        Peer::Native(Native::start(report::NATIVE, 0, &root)?),
-        Peer::Native(Native::start(report::POOLED, AT_ONCE, &root)?),
-    ];
+    let only = std::env::args().find_map(|arg| Some(arg.strip_prefix("--only=")?.to_owned()));
+    // A spawner that is started has to be stopped in order, or its cgroups stay.
+    let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
+    let mut peers = Vec::new();
+    if wanted(report::FLOOR) {
+        peers.push(Peer::Plain(Plain::new(&root)?));
+    }
+    for (name, spare) in [(report::NATIVE, 0), (report::POOLED, AT_ONCE)] {
+        if wanted(name) {
+            peers.push(Peer::Native(Native::start(name, spare, &root)?));
+        }
+    }
     let mut skipped = Vec::new();
     for name in ["runc", "crun"] {
         match Oci::find(name, &root) {
-            Ok(oci) => peers.push(Peer::Oci(oci)),
+            Ok(oci) if wanted(&oci.name) => peers.push(Peer::Oci(oci)),
+            Ok(_) => {}
             Err(error) => skipped.push(format!("{name}: {error:#}")),
         }
     }
-    let only = std::env::args().find_map(|arg| Some(arg.strip_prefix("--only=")?.to_owned()));
-    peers.retain(|peer| only.as_ref().is_none_or(|only| only == peer.name()));
     // One thread: what is measured has the others.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok((runtime.block_on(compare(peers))?, skipped))
