@@ -7,8 +7,10 @@ use k8s_openapi::api::core::v1::NodeSystemInfo;
 
 /// Less free memory than this is pressure.
 const SHORT_MEMORY: u64 = 100 << 20;
-/// Less free disk than a tenth is pressure.
+/// Less free disk than a tenth is pressure, as for the kubelet.
 const SHORT_DISK_PART: u64 = 10;
+/// More free disk than this never is: a tenth of a big disk that the machine's owner shares with us is plenty.
+const ENOUGH_DISK: u64 = 2 << 30;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
@@ -50,7 +52,7 @@ impl Facts {
     }
 
     pub(super) fn disk_is_short(&self) -> bool {
-        self.free_disk_bytes < self.disk_bytes / SHORT_DISK_PART
+        self.free_disk_bytes < ENOUGH_DISK.min(self.disk_bytes / SHORT_DISK_PART)
     }
 }
 
@@ -88,6 +90,15 @@ fn kibibytes(text: &str, name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_big_disk_is_short_later_than_a_small_one() {
+        let short = |disk_bytes, free_disk_bytes| {
+            Facts { disk_bytes, free_disk_bytes, ..Facts::default() }.disk_is_short()
+        };
+        assert!(short(10 << 30, (1 << 30) - 1) && !short(10 << 30, 1 << 30));
+        assert!(short(1 << 40, (2 << 30) - 1) && !short(1 << 40, 2 << 30));
+    }
 
     #[test]
     fn this_machine_has_something() {
