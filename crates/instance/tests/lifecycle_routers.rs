@@ -1,6 +1,8 @@
 //! The lifecycle manager together with real routers: what is in use stays, what is idle ends, and no two sessions ever
 //! meet on an instance that is handed on.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 #[allow(dead_code, reason = "shared with the tests of reserving, which use more of it")]
 #[path = "reserve/world.rs"]
 mod world;

@@ -113,15 +113,15 @@ fn watch_for_gateways(controller: Controller<Key>, caches: &Caches) -> Controlle
             let name = name_of(change.latest());
             [Key::Grants(name.namespace.clone()), Key::Gateway(name)]
         })
-        .watch(&caches.api_gateways, |change| gateways(change))
+        .watch(&caches.api_gateways, gateways)
         .watch(&caches.tasks, of_task);
     if let Some(envoy) = &caches.envoy {
         controller = controller
-            .watch(&envoy.security, |change| gateways(change))
-            .watch(&envoy.traffic, |change| gateways(change))
-            .watch(&envoy.client, |change| gateways(change))
-            .watch(&envoy.extension, |change| gateways(change))
-            .watch(&envoy.patch, |change| gateways(change))
+            .watch(&envoy.security, gateways)
+            .watch(&envoy.traffic, gateways)
+            .watch(&envoy.client, gateways)
+            .watch(&envoy.extension, gateways)
+            .watch(&envoy.patch, gateways)
             .watch(&envoy.grants, |change| {
                 change
                     .sides()

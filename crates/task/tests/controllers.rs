@@ -1,5 +1,7 @@
 //! The controllers over the embedded API server.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod stage;
 
 use std::time::Duration;

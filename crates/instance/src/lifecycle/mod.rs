@@ -210,7 +210,7 @@ async fn reconcile(hands: Hands, key: TaskKey) -> Result<Requeue, Error> {
     let results: Vec<_> = stream::iter(operations)
         .map(|operation| {
             let (hands, key) = (hands.clone(), key.clone());
-            async move { answered(hands.apply(&key, &operation)).await }
+            async move { answered(Box::pin(hands.apply(&key, &operation))).await }
         })
         .buffer_unordered(WRITES_AT_ONCE)
         .collect()

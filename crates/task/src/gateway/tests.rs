@@ -15,6 +15,9 @@ use super::status::{Outcome, Part, status};
 use crate::child;
 use crate::options::{Envoy, Options, Picking, RateLimits, ServicePort};
 
+/// What is changed in an example.
+type Change = fn(&mut Value);
+
 fn gateway(change: impl FnOnce(&mut Value)) -> TaskGateway {
     let mut gateway = json!({
         "metadata": { "name": "front", "namespace": "prod", "uid": "g1", "generation": 4 },
@@ -81,7 +84,7 @@ fn which_policies_there_are() {
         gateway["spec"]["authentication"] = json!({});
         gateway["spec"]["rateLimiting"] = json!({});
     };
-    let cases: [(Picking, fn(&mut Value), &str); 5] = [
+    let cases: [(Picking, Change, &str); 5] = [
         (Picking::PatchPolicy, |_| (), "client front, client front.https, extension, patch"),
         (Picking::Header, |_| (), "client front, client front.https, extension"),
         (

@@ -18,6 +18,9 @@ use crate::child::{self, Ensured};
 use crate::envoy::EnvoyExtensionPolicy;
 use crate::options::{Envoy, Options, Picking, RateLimits, ServicePort};
 
+/// What is changed in an example.
+type Change = fn(&mut Value);
+
 fn spec_id(name: &str) -> SpecId {
     SpecId(name.into())
 }
@@ -201,7 +204,7 @@ fn the_rules_of_a_route() {
     let at_root =
         |task: &mut Value| task["spec"]["routing"] = json!({ "routePolicy": "Oneshot", "pathPrefix": "/" });
     let built_in = Options::default();
-    let cases: [(Options, fn(&mut Value), &[&str]); 5] = [
+    let cases: [(Options, Change, &[&str]); 5] = [
         (built_in.clone(), |_| (), &["agentcube-all /prod/agent[] strip=true 0s -> nothing"]),
         (built_in, at_root, &["agentcube-all /[] strip=false 0s -> nothing"]),
         (envoy(Picking::PatchPolicy), |_| (), &["agentcube-all /prod/agent[] strip=true 0s -> deny"]),
@@ -329,7 +332,7 @@ fn what_is_said_of_a_task() {
         scene
     };
     for (name, scene, expected) in [
-        ("well", Scene::new(), serving.clone()),
+        ("well", Scene::new(), serving),
         ("missing", spec(Err(missing)), deploying("False SandboxPoolMissing", route_ok, ext_ok)),
         (
             "transient",
@@ -342,7 +345,7 @@ fn what_is_said_of_a_task() {
             (TaskPhase::Failed, ["False SpecInvalid", route_ok, ext_ok, "False NotReady"]),
         ),
         ("failing", spec(standing(failing.clone())), deploying("False InstancesFailing", route_ok, ext_ok)),
-        ("some fail", spec(standing(SpecStatus { available: 1, ..failing })), serving.clone()),
+        ("some fail", spec(standing(SpecStatus { available: 1, ..failing })), serving),
         ("preparing", spec(standing(preparing)), deploying("False Preparing", route_ok, ext_ok)),
         (
             "no gateway",

@@ -8,12 +8,15 @@ use serde_json::json;
 
 use crate::world::{LIMIT, PODS, World, expect, sessions};
 
+/// A request that is refused: where to, with which headers, and the status and code it is refused with.
+type Refused<'a> = (&'a str, &'a [(&'a str, &'a str)], u16, &'a str);
+
 pub(crate) async fn clients(world: &World) -> Result<()> {
     world.task("strict", sessions(json!({ "scalingMode": "OnDemand" }))).await?;
     let path = "/default/strict/";
     let long = "x".repeat(600);
     let huge = "x".repeat(100 << 10);
-    let cases: [(&str, &[(&str, &str)], u16, &str); 6] = [
+    let cases: [Refused<'_>; 6] = [
         (path, &[], 400, "SessionKeyMissing"),
         (path, &[("x-session-id", &long)], 400, "SessionKeyInvalid"),
         ("/default/strict/?session=%ff", &[], 400, "SessionKeyInvalid"),

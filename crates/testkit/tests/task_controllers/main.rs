@@ -4,6 +4,8 @@
 //!
 //! `--only real|embedded` runs one of them.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod cases;
 #[path = "../../../task/tests/stage/mod.rs"]
 #[allow(dead_code, reason = "shared with the tests of the crate, which use more of it")]

@@ -29,7 +29,12 @@ where
     for batch in 0..MOST / AT_ONCE {
         let trials = (batch * AT_ONCE + 1..).take(8).map(|write| {
             let trial = story(write);
-            async move { Ok::<_, anyhow::Error>((write, trial.await.with_context(|| format!("death after write {write}"))?)) }
+            async move {
+                Ok::<_, anyhow::Error>((
+                    write,
+                    trial.await.with_context(|| format!("death after write {write}"))?,
+                ))
+            }
         });
         let ended: Vec<(u64, bool)> = stream::iter(trials).buffer_unordered(8).try_collect().await?;
         let lived = ended.iter().filter(|(_, died)| !died).map(|(write, _)| *write).min();
@@ -104,7 +109,8 @@ async fn manager_dies(write: u64, reuse: bool) -> Result<bool> {
     let world = World::embedded(scaling(reuse)).await?;
     let line = Line::until_write(write);
     world.manager(&line);
-    let routers = [0, 1].map(|place| world.router(&format!("r{place}"), place, Line::new(place, Weather::default())));
+    let routers =
+        [0, 1].map(|place| world.router(&format!("r{place}"), place, Line::new(place, Weather::default())));
     for router in &routers {
         router.ready().await?;
     }

@@ -43,12 +43,20 @@ fn main() -> ExitCode {
                 }
             }
         }
-        let storm = Storm { seed, lasts: lasts.unwrap_or(Duration::from_secs(8)), keys: 60, clients: 16, reuse: true };
+        let storm = Storm {
+            seed,
+            lasts: lasts.unwrap_or(Duration::from_secs(8)),
+            keys: 60,
+            clients: 16,
+            reuse: true,
+        };
         let name = format!("a storm on the real server, {}", named(&storm));
         if options.wants(Kind::Real) && options.selects(&name) {
             match options.binaries() {
                 Ok(binaries) => {
-                    let outcome = async { storm::run(World::real(&binaries, storm::scaling(&storm)).await?, storm).await };
+                    let outcome = async {
+                        storm::run(World::real(&binaries, storm::scaling(&storm)).await?, storm).await
+                    };
                     report.note(&name, outcome.await.with_context(|| format!("{storm:?}")));
                 }
                 Err(error) => report.skip(&name, 1, &format!("{error:#}")),

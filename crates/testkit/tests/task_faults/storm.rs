@@ -178,7 +178,6 @@ impl Scene {
         }
     }
 
-
     async fn some_instance(&self) -> Option<agentcube_instance::record::Instance> {
         let mut instances = self.world.instances().await.ok()?;
         instances.retain(|instance| instance.life == agentcube_instance::record::Life::Ready);
@@ -199,7 +198,8 @@ impl Scene {
     async fn cut_one(&self) {
         let router = self.any();
         router.line.cut(true);
-        let longest = if self.random.chance(0.2) { timing().out_of_touch.mul_f64(1.5) } else { timing().silent * 2 };
+        let longest =
+            if self.random.chance(0.2) { timing().out_of_touch.mul_f64(1.5) } else { timing().silent * 2 };
         tokio::time::sleep(longest.mul_f64(self.random.unit())).await;
         router.line.cut(false);
     }
@@ -245,7 +245,10 @@ impl Scene {
             let served = tokio::time::timeout(LONG, request).await.context("a request hangs at rest")?;
             if let Err(error) = served {
                 let (sessions, instances) = (self.world.sessions().await?, self.world.instances().await?);
-                bail!("{key} cannot be bound again by {}: {error}\n{sessions:#?}\n{instances:#?}", router.name);
+                bail!(
+                    "{key} cannot be bound again by {}: {error}\n{sessions:#?}\n{instances:#?}",
+                    router.name
+                );
             }
             Ok(())
         });
@@ -253,7 +256,8 @@ impl Scene {
         self.world.settles(0).await?;
         self.world.verdict()?;
         let struck: u64 = self.all().iter().map(|router| router.line.struck()).sum();
-        let (refused, rebound) = (self.refused.lock().values().sum::<u64>(), self.rebound.load(Ordering::Relaxed));
+        let (refused, rebound) =
+            (self.refused.lock().values().sum::<u64>(), self.rebound.load(Ordering::Relaxed));
         let (keys, requests) = stormy;
         println!(
             "    {requests} requests for {keys} keys served in the storm, {refused} refused, {rebound} rebound; \

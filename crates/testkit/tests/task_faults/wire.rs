@@ -205,7 +205,8 @@ async fn carry(line: Arc<Line>, beyond: Client, request: Request<Body>) -> Answe
         return Err(Broken("no answer in time").into());
     }
     // Heartbeats and Events come by the clock; the n-th write is to be the same in every run.
-    let counts = !request.uri().path().contains("/agentcube-system/") && !request.uri().path().contains("/events");
+    let counts =
+        !request.uri().path().contains("/agentcube-system/") && !request.uri().path().contains("/events");
     let answer = beyond.send(request).await?;
     if counts {
         line.wrote();

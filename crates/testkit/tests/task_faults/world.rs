@@ -110,7 +110,11 @@ impl World {
         let task = make_task(&client, scaling).await?;
         let (stop, book) = (CancellationToken::new(), Arc::<Book>::default());
         tokio::spawn(stop.clone().run_until_cancelled_owned(kubelet(client.clone(), book.clone())));
-        tokio::spawn(stop.clone().run_until_cancelled_owned(observe_pods(client.clone(), book.clone(), maximum)));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(observe_pods(
+            client.clone(),
+            book.clone(),
+            maximum,
+        )));
         tokio::spawn(stop.clone().run_until_cancelled_owned(observe_leases(client.clone(), book.clone())));
         Ok(World { client, task, book, _stop: stop.drop_guard(), _server: server })
     }
@@ -137,7 +141,8 @@ impl World {
     /// A router; `process` tells it apart from an earlier one of the same name.
     pub(crate) fn router(&self, name: &str, process: u64, line: Arc<Line>) -> Router {
         let keys = Keys::generate(KeyId::new("k1").expect("k1 is an id"));
-        let options = reserve::Options { name: name.into(), namespace: SYSTEM.into(), keys, timing: timing() };
+        let options =
+            reserve::Options { name: name.into(), namespace: SYSTEM.into(), keys, timing: timing() };
         let reserver = Reserver::new(line.client(&self.client), options);
         let running = tokio::spawn(reserver.clone().run(CancellationToken::new()));
         let (gone, task) = (CancellationToken::new(), self.task.clone());
@@ -161,7 +166,8 @@ impl World {
     pub(crate) async fn set_ready(&self, instance: &Instance, ready: bool) {
         self.book.fails(&instance.id.uid);
         let condition = json!([{ "type": "Ready", "status": if ready { "True" } else { "False" } }]);
-        let status = json!({ "status": { "conditions": condition }, "metadata": { "uid": *instance.id.uid } });
+        let status =
+            json!({ "status": { "conditions": condition }, "metadata": { "uid": *instance.id.uid } });
         let _ = self.patch_status(&instance.id.name, status).await;
     }
 
@@ -281,7 +287,9 @@ async fn observe_pods(client: Client, book: Arc<Book>, maximum: usize) {
                 let ended = there.insert(pod.name_any(), ends);
                 if ends && ended == Some(false) {
                     let session = match &instance.hold {
-                        agentcube_instance::record::Hold::Held { reservation, .. } => Some(&*reservation.lease),
+                        agentcube_instance::record::Hold::Held { reservation, .. } => {
+                            Some(&*reservation.lease)
+                        }
                         _ => None,
                     };
                     book.deleted(&instance.id.uid, session);
@@ -293,7 +301,10 @@ async fn observe_pods(client: Client, book: Arc<Book>, maximum: usize) {
             Event::InitDone => {}
         }
         if there.len() > maximum {
-            book.violates(format!("invariant 3: {} instances, and at most {maximum} are allowed", there.len()));
+            book.violates(format!(
+                "invariant 3: {} instances, and at most {maximum} are allowed",
+                there.len()
+            ));
         }
     }
 }
@@ -353,7 +364,12 @@ impl Router {
     }
 
     /// Makes a request that takes so long at its instance.
-    pub(crate) async fn request(&self, book: &Book, key: &str, takes: Duration) -> Result<String, ReserveError> {
+    pub(crate) async fn request(
+        &self,
+        book: &Book,
+        key: &str,
+        takes: Duration,
+    ) -> Result<String, ReserveError> {
         let reserved = self.reserve(key).await?;
         let instance = reserved.instance.uid.to_string();
         let id = book.begin(&self.name, key, &instance);

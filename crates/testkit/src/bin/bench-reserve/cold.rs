@@ -62,7 +62,7 @@ pub(crate) async fn measure(agentcube: &Path) -> Result<Measured> {
         }
         measured.cold_all.push(begun.elapsed());
         let begun = Instant::now();
-        measured.plain.extend(plain(&client, round).await?);
+        measured.plain.extend(Box::pin(plain(&client, round)).await?);
         measured.plain_all.push(begun.elapsed());
     }
     drop(in_use);

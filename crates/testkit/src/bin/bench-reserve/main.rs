@@ -61,7 +61,7 @@ async fn run(options: &Options) -> Result<Results> {
     }
     if wanted("cold") {
         eprintln!("cold starts");
-        results.cold = Some(cold::measure(&program).await?);
+        results.cold = Some(Box::pin(cold::measure(&program)).await?);
     }
     Ok(results)
 }
