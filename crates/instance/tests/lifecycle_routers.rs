@@ -133,6 +133,8 @@ async fn more_sessions_than_instances_take_turns_and_never_meet() {
         client.unwrap();
     }
     assert!(world.all_pods().await.len() <= 3);
-    assert!(reclaimed.of(Reason::SessionIdle) >= 5, "eight sessions on three instances");
-    assert!(reclaimed.of(Reason::InstanceReused) >= 5);
+    // Eight sessions on three instances. The last ones are counted after their clients were served.
+    for reason in [Reason::SessionIdle, Reason::InstanceReused] {
+        until("five ends are counted", async || (reclaimed.of(reason) >= 5).then_some(())).await;
+    }
 }

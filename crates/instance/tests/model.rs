@@ -304,9 +304,10 @@ fn a_router_is_cut_off() {
     holds(Setup::new(1, 1, Budget { requests: [2, 0], idle: 1, cuts: 1, ..CALM }));
 }
 
-/// Larger than what fits into every run. `cargo test --release --test model -- --ignored`
+/// Larger than what fits into every run, by tens of minutes and gigabytes:
+/// `cargo test --release -p agentcube-instance --features campaign --test model`.
+#[cfg(feature = "campaign")]
 #[test]
-#[ignore = "takes tens of minutes and gigabytes"]
 fn more_of_everything() {
     let cold = Setup::new(1, 2, Budget { requests: [2, 0], late: 1, crashes: 1, ..CALM });
     holds(Setup { idle: 0, ..cold });
