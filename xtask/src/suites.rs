@@ -130,7 +130,7 @@ struct Counts {
 /// Names the suites.
 pub(crate) fn list() {
     for suite in SUITES {
-        println!("{:<14}{}", suite.name, suite.about);
+        println!("{:<18}{}", suite.name, suite.about);
     }
 }
 
@@ -181,7 +181,7 @@ fn run_suite(settings: &Settings, suite: &Suite, summary: &mut Vec<String>) -> R
         run_tests(settings, suite.name, args, &mut counts, summary)?;
     }
     summary.push(format!(
-        "{:<14}{} passed, {} failed, {} skipped",
+        "{:<18}{} passed, {} failed, {} skipped",
         format!("{}:", suite.name),
         counts.passed,
         counts.failed,
