@@ -1,6 +1,7 @@
 //! Measurements, run as release builds in processes of their own.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
@@ -10,36 +11,76 @@ use crate::{Settings, setup};
 /// The embedded API server against kube-apiserver with etcd.
 pub(crate) fn apiserver(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
     setup::run(settings)?;
-    run(settings, "bench-apiserver", Some(agentcube(settings)?), json, enforce)
+    let program = Some(agentcube(settings)?);
+    run(settings, Bench { name: "bench-apiserver", features: &[], program }, json, enforce)
 }
 
 /// Our containers against those of `runc` and `crun`, where the machine has them.
 pub(crate) fn runtime(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
-    run(settings, "bench-runtime", None, json, enforce)
+    small_program(settings)?;
+    run(settings, Bench { name: "bench-runtime", features: &[], program: None }, json, enforce)
 }
 
 /// `agentcube up`: its start, and what it costs when idle.
 pub(crate) fn up(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
-    run(settings, "bench-up", Some(agentcube(settings)?), json, enforce)
+    let program = Some(agentcube(settings)?);
+    run(settings, Bench { name: "bench-up", features: &[], program }, json, enforce)
+}
+
+/// Reservations: in memory, on kube-apiserver, and a hundred cold starts at once.
+pub(crate) fn reserve(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
+    setup::run(settings)?;
+    let program = Some(agentcube(settings)?);
+    run(settings, Bench { name: "bench-reserve", features: &["tasks"], program }, json, enforce)
+}
+
+/// A thousand Tasks on kube-apiserver, and a thousand idle instances.
+pub(crate) fn tasks(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
+    setup::run(settings)?;
+    run(settings, Bench { name: "bench-tasks", features: &["tasks"], program: None }, json, enforce)
 }
 
 /// Builds the program that is measured.
 fn agentcube(settings: &Settings) -> Result<PathBuf> {
-    let built = succeeds(cargo(&settings.root).args(["build", "--quiet", "--release", "-p", "agentcube"]))?;
-    ensure!(built, "agentcube does not build");
+    build(settings, "agentcube", &[])?;
     Ok(settings.root.join("target/release/agentcube"))
 }
 
-fn run(
-    settings: &Settings,
-    bench: &str,
-    program: Option<PathBuf>,
-    json: bool,
-    enforce: bool,
-) -> Result<bool> {
+/// The program in the measured containers, as small and quick to load as one of the standard library can be. A machine
+/// that cannot link it statically gets an ordinary one.
+fn small_program(settings: &Settings) -> Result<()> {
+    let release = settings.root.join("target/release");
+    std::fs::create_dir_all(&release)?;
+    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.current_dir(&settings.root).arg("crates/testkit/src/bin/bench-program/main.rs");
+    rustc.args(["--edition=2024", "-Copt-level=s", "-Cpanic=abort", "-Cstrip=symbols"]);
+    rustc.args(["-Ctarget-feature=+crt-static", "-Crelocation-model=static"]);
+    if succeeds(rustc.arg("-o").arg(release.join("bench-program")))? {
+        return Ok(());
+    }
+    build(settings, "agentcube-testkit", &["--bin", "bench-program"])
+}
+
+fn build(settings: &Settings, package: &str, what: &[&str]) -> Result<()> {
     let mut command = cargo(&settings.root);
-    command.args(["run", "--quiet", "--release", "-p", "agentcube-testkit", "--bin", bench, "--"]);
-    command.args(program).env("AGENTCUBE_CACHE", &settings.cache);
+    command.args(["build", "--quiet", "--release", "-p", package]).args(what);
+    ensure!(succeeds(&mut command)?, "{package} does not build");
+    Ok(())
+}
+
+/// A program to be measured, and what it is measured by.
+struct Bench {
+    name: &'static str,
+    /// Features of the crate that it needs.
+    features: &'static [&'static str],
+    program: Option<PathBuf>,
+}
+
+fn run(settings: &Settings, bench: Bench, json: bool, enforce: bool) -> Result<bool> {
+    let mut command = cargo(&settings.root);
+    command.args(["run", "--quiet", "--release", "-p", "agentcube-testkit", "--bin", bench.name]);
+    command.args(bench.features.iter().flat_map(|feature| ["--features", feature])).arg("--");
+    command.args(bench.program).env("AGENTCUBE_CACHE", &settings.cache);
     command.args(json.then_some("--json")).args(enforce.then_some("--enforce"));
     succeeds(&mut command)
 }

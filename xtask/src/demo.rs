@@ -1,8 +1,10 @@
-//! `cargo demo`: builds AgentCube, starts it in the background, deploys a small agent, talks to it in two sessions,
-//! shows what happened, and leaves it running. Everything goes through the program itself, as a user would do it.
+//! `cargo demo`: builds AgentCube, starts it in the background, deploys a small agent as a Task, talks to it in two
+//! sessions, shows that each has an instance of its own and what becomes of it, and leaves everything running. All of it
+//! goes through the program itself, as a user would do it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -10,15 +12,12 @@ use crate::Settings;
 use crate::process::{cargo, succeeds};
 
 const AGENT: &str = "examples/agents/hello.yaml";
-/// Where Pods of the image `host` find the program.
-const PROGRAM_IN_PODS: &str = "/.agentcube/agentcube";
-/// Who says what to which instance. Each session has an instance of its own, and is remembered there.
-const CONVERSATION: [(&str, &str, &str); 4] = [
-    ("hello-0", "ada", "I am Ada"),
-    ("hello-1", "bob", "My name is Bob"),
-    ("hello-0", "ada", "Who am I?"),
-    ("hello-1", "bob", "And I?"),
-];
+const TASK: &str = "hello";
+/// Who says what. Each session has an instance of its own, and is remembered there.
+const CONVERSATION: [(&str, &str); 4] =
+    [("ada", "I am Ada"), ("bob", "My name is Bob"), ("ada", "Who am I?"), ("bob", "And I?")];
+/// The Task's idle timeout is 15 s; a busy machine takes a little longer.
+const RECLAIM_LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the demonstration.
 pub(crate) fn run(settings: &Settings) -> Result<()> {
@@ -33,12 +32,22 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     stage.clear()?;
     stage.say(&["up", "--detach", "--data-dir", &stage.data.display().to_string()])?;
     stage.ask(&["apply", "-f", AGENT, "--wait", "--timeout", "60"])?;
-    stage.ask(&["get", "pods,services"])?;
-    for (pod, session, message) in CONVERSATION {
-        let command = [PROGRAM_IN_PODS, "sample-agent", "--session", session, "--ask", message];
-        stage.ask(&[&["exec", pod, "--"], command.as_slice()].concat())?;
+    stage.ask(&["get", "tasks"])?;
+    println!(
+        "\nNobody has asked yet, so nothing runs. The first request of each session starts an instance:"
+    );
+    for (session, message) in CONVERSATION {
+        stage.ask(&["invoke", TASK, "--session", session, "-d", message])?;
     }
-    stage.ask(&["get", "events"])?;
+    println!("\nTwo sessions, two instances, and each remembers its own conversation:");
+    stage.ask(&["sessions"])?;
+    stage.ask(&["get", "pods"])?;
+    println!("\nSessions that fall silent end, and give their instances back (this takes 15 s):");
+    stage.until_silent()?;
+    stage.ask(&["get", "events", "--field-selector", "involvedObject.kind=Task"])?;
+    stage.ask(&["get", "pods"])?;
+    println!("\nThe next request starts afresh:");
+    stage.ask(&["invoke", TASK, "--session", "ada", "-d", "Do you remember me?"])?;
     stage.farewell();
     Ok(())
 }
@@ -85,16 +94,44 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// Waits until no session is left.
+    fn until_silent(&self) -> Result<()> {
+        let deadline = Instant::now() + RECLAIM_LIMIT;
+        loop {
+            let mut command = self.command(&["sessions", "-o", "json"]);
+            let output = command.env("KUBECONFIG", self.data.join("kubeconfig")).output()?;
+            ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            if output.stdout.trim_ascii() == b"[]" {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "the sessions do not end");
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
     fn farewell(&self) {
         let kubeconfig = self.data.join("kubeconfig");
         let program = self.program.display();
         println!("\nIt is left running. To go on:");
         println!("    export KUBECONFIG={}", kubeconfig.display());
-        println!("    {program} get pods");
-        println!("    {program} logs hello-0 -f");
-        println!("    {program} exec -it hello-0 -- sh");
+        println!("    {program} invoke {TASK} --session you -d 'Hello'");
+        println!("    {program} invoke {TASK} /stream --session you -d 'Tell me more'");
+        println!("    {program} sessions");
+        println!("    {program} get tasks,pods");
+        if let Some(address) = self.address() {
+            println!("    curl -H 'X-Session-ID: you' -d 'Hello' {address}/");
+        }
         println!("To stop it:");
         println!("    {program} down --data-dir {}", self.data.display());
+    }
+
+    /// Where the Task is served; the demonstration is not spoilt for want of it.
+    fn address(&self) -> Option<String> {
+        let mut command = self.command(&["get", "task", TASK, "-o", "json"]);
+        let output = command.env("KUBECONFIG", self.data.join("kubeconfig")).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        let (_, rest) = text.split_once("\"address\": \"")?;
+        rest.split_once('"').map(|(address, _)| address.to_owned())
     }
 }
 

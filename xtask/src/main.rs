@@ -46,7 +46,7 @@ enum Command {
     /// Measures, always against a peer in the same run
     Bench {
         /// What to measure
-        #[arg(value_parser = ["apiserver", "runtime", "up"])]
+        #[arg(value_parser = ["apiserver", "runtime", "up", "reserve", "tasks"])]
         what: String,
         /// Prints JSON instead of a table
         #[arg(long)]
@@ -108,6 +108,7 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
     match command {
         Command::Setup => {
             setup::run(settings)?;
+            setup::envoy::run(settings)?;
             setup::oci::run(settings).map(|()| true)
         }
         Command::Gen { check } => generate::run(settings, check),
@@ -120,6 +121,8 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
         Command::Bench { what, json, enforce } => match what.as_str() {
             "runtime" => bench::runtime(settings, json, enforce),
             "up" => bench::up(settings, json, enforce),
+            "reserve" => bench::reserve(settings, json, enforce),
+            "tasks" => bench::tasks(settings, json, enforce),
             _ => bench::apiserver(settings, json, enforce),
         },
         Command::Demo => demo::run(settings).map(|()| true),

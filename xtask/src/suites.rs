@@ -24,6 +24,8 @@ enum Need {
     Kubernetes,
     /// `runc`, `crun` and `runsc`.
     OciRuntimes,
+    /// The definitions of Envoy Gateway and of the Gateway API.
+    EnvoyDefinitions,
 }
 
 const SUITES: &[Suite] = &[
@@ -87,16 +89,34 @@ const SUITES: &[Suite] = &[
         needs: &[Need::Kubernetes],
     },
     Suite {
+        name: "task-controllers",
+        about: "what the controllers of Tasks and TaskGateways write, held to the real definitions of Envoy Gateway",
+        runs: &[&["-p", "agentcube-testkit", "--test", "task_controllers"]],
+        needs: &[Need::Kubernetes, Need::EnvoyDefinitions],
+    },
+    Suite {
         name: "durability",
         about: "kill -9 under load, 30 times",
         runs: &[&["-p", "agentcube-testkit", "--test", "durability"]],
         needs: &[],
     },
     Suite {
+        name: "task-faults",
+        about: "sessions over three routers under faults; a router and the manager killed after every write",
+        runs: &[&["-p", "agentcube-testkit", "--test", "task_faults"]],
+        needs: &[Need::Kubernetes],
+    },
+    Suite {
         name: "node",
         about: "kubelet, network, controllers; `agentcube up` with real Pods, also without root; kill -9 at any moment",
         runs: &[&["-p", "agentcube-node"], &["-p", "agentcube-testkit", "--test", "node"]],
         needs: &[Need::Kubernetes],
+    },
+    Suite {
+        name: "stories",
+        about: "the user stories and the end-to-end cases of Tasks on `agentcube up`, through its gateway",
+        runs: &[&["-p", "agentcube-testkit", "--test", "stories"]],
+        needs: &[],
     },
 ];
 
@@ -110,7 +130,7 @@ struct Counts {
 /// Names the suites.
 pub(crate) fn list() {
     for suite in SUITES {
-        println!("{:<14}{}", suite.name, suite.about);
+        println!("{:<18}{}", suite.name, suite.about);
     }
 }
 
@@ -128,6 +148,11 @@ pub(crate) fn run(settings: &Settings, only: Option<&str>) -> Result<bool> {
         && let Err(error) = setup::run(settings)
     {
         summary.push(format!("SKIPPED: whatever needs a real kube-apiserver: {error:#}"));
+    }
+    if needed(Need::EnvoyDefinitions)
+        && let Err(error) = setup::envoy::run(settings)
+    {
+        summary.push(format!("SKIPPED: whatever needs the definitions of Envoy Gateway: {error:#}"));
     }
     if needed(Need::OciRuntimes)
         && let Err(error) = setup::oci::run(settings)
@@ -156,7 +181,7 @@ fn run_suite(settings: &Settings, suite: &Suite, summary: &mut Vec<String>) -> R
         run_tests(settings, suite.name, args, &mut counts, summary)?;
     }
     summary.push(format!(
-        "{:<14}{} passed, {} failed, {} skipped",
+        "{:<18}{} passed, {} failed, {} skipped",
         format!("{}:", suite.name),
         counts.passed,
         counts.failed,

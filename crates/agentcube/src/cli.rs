@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::{
-    apiserver, apply, delete, describe, doctor, down, exec, exit, get, image, logs, port_forward,
-    sample_agent, status, up, version,
+    apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, get, image, invoke, logs,
+    port_forward, sample_agent, sessions, status, token, up, version,
 };
 
 /// Clients of ours say themselves what goes wrong.
@@ -37,7 +37,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Run everything on this machine: a Kubernetes API, and a node for its Pods
+    /// Run everything on this machine: a Kubernetes API, a node for its Pods, Tasks and their gateway
     Up(up::Arguments),
     /// Stop what `up` runs
     Down(down::Arguments),
@@ -51,6 +51,10 @@ pub(crate) enum Command {
     Describe(describe::Arguments),
     /// Delete objects by name, label or file
     Delete(delete::Arguments),
+    /// Send a request to a Task through its gateway
+    Invoke(invoke::Arguments),
+    /// Show the live sessions of Tasks, and their instances
+    Sessions(sessions::Arguments),
     /// Show what a Pod's containers wrote
     Logs(logs::Arguments),
     /// Run a command in a container
@@ -59,6 +63,8 @@ pub(crate) enum Command {
     PortForward(port_forward::Arguments),
     /// Import, pull, list and remove the images that Pods run
     Image(image::Arguments),
+    /// Check the tokens that instances get with requests
+    Token(token::Arguments),
     /// Print the versions of this program and of the server
     Version(version::Arguments),
     /// Say what this machine lacks for running Pods, and how to get it
@@ -74,6 +80,9 @@ pub(crate) enum Command {
         /// The shell to complete in
         shell: Shell,
     },
+    /// Fetch the code of a Task, in the Pod that is to run it
+    #[command(hide = true)]
+    Bundle(bundle::Arguments),
     /// Serve as the small agent of the examples and of the demonstration
     #[command(hide = true)]
     SampleAgent(sample_agent::Arguments),

@@ -2,6 +2,7 @@
 
 mod apiserver;
 mod apply;
+mod bundle;
 mod cli;
 mod client;
 mod delete;
@@ -13,6 +14,7 @@ mod exec;
 mod exit;
 mod get;
 mod image;
+mod invoke;
 mod logs;
 mod manifest;
 mod output;
@@ -22,7 +24,9 @@ mod port_forward;
 mod readiness;
 mod reference;
 mod sample_agent;
+mod sessions;
 mod status;
+mod token;
 mod up;
 mod version;
 
@@ -75,6 +79,8 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Get(arguments) => small(get::run(arguments, environment)),
         Command::Describe(arguments) => small(describe::run(arguments, environment)),
         Command::Delete(arguments) => small(delete::run(arguments, environment)),
+        Command::Invoke(arguments) => small(invoke::run(arguments, environment)),
+        Command::Sessions(arguments) => small(sessions::run(arguments, environment)),
         Command::Logs(arguments) => small(logs::run(arguments, environment)),
         Command::Exec(arguments) => small(exec::run(arguments, environment)),
         Command::PortForward(arguments) => small(port_forward::run(arguments, environment)),
@@ -82,6 +88,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
             let data_dir = paths::default_data_dir(environment);
             image::run(arguments, data_dir.path()).await.map(|()| Outcome::Done)
         }),
+        Command::Token(arguments) => small(token::run(arguments, environment)),
         Command::Version(arguments) => small(version::run(arguments, environment)),
         Command::Doctor(arguments) => doctor::run(arguments, environment),
         Command::Apiserver(arguments) => large(apiserver::run(arguments)),
@@ -91,6 +98,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
             output::write(&script)?;
             Ok(Outcome::Done)
         }
+        Command::Bundle(arguments) => small(bundle::run(arguments)),
         Command::SampleAgent(arguments) => large(sample_agent::run(arguments)),
         Command::Reference => {
             output::write(reference::render(&Cli::command()).as_bytes())?;

@@ -69,6 +69,11 @@ impl DataDir {
     pub(crate) fn address(&self) -> PathBuf {
         self.0.join("address")
     }
+
+    /// Where the last run took requests to Tasks in.
+    pub(crate) fn gateway(&self) -> PathBuf {
+        self.0.join("gateway")
+    }
 }
 
 /// Writes a file that only its owner may read; a reader never sees half of it.

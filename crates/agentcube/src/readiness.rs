@@ -31,6 +31,10 @@ pub(crate) fn readiness(object: &Value) -> Readiness {
         ("apps", "StatefulSet") => stateful(object),
         ("batch", "Job") => job(object),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => by_condition(object, &["Established"]),
+        // Their controllers always say something.
+        ("agentcube.io", _) if object["status"]["conditions"].is_null() => {
+            Readiness::Waiting("its controller has not seen it yet".into())
+        }
         _ => by_condition(object, &["Ready", "Available"]),
     }
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agentcube_api::labels;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::client::{Server, kubeconfig};
+use crate::client::{Server, kubeconfig, query};
 use crate::environment::Environment;
 use crate::exit::Outcome;
 use crate::output::{self, Machine, Table, age};
@@ -57,12 +58,17 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     shown["since"] = json!(record.since.to_string());
     shown["version"] = json!(record.version);
     shown["address"] = json!(record.address);
+    shown["gateway"] = json!(record.gateway);
     shown["kubeconfig"] = json!(data.kubeconfig());
     let footprint = Footprint::of(record.pid);
     shown["memory"] = json!(footprint);
     if record.phase == Phase::Ready {
-        match tokio::time::timeout(PATIENCE, pods(&data)).await {
-            Ok(Ok(phases)) => shown["pods"] = json!(phases),
+        match tokio::time::timeout(PATIENCE, held(&data)).await {
+            Ok(Ok(held)) => {
+                shown["pods"] = json!(held.pods);
+                shown["tasks"] = json!(held.tasks);
+                shown["sessions"] = json!(held.sessions);
+            }
             Ok(Err(error)) => shown["problem"] = json!(format!("{error:#}")),
             Err(_) => shown["problem"] = json!(format!("no answer within {} s", PATIENCE.as_secs())),
         }
@@ -74,16 +80,33 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     Ok(if shown["problem"].is_null() { Outcome::Done } else { Outcome::Failed })
 }
 
-/// How many Pods are in which phase.
-async fn pods(data: &DataDir) -> anyhow::Result<BTreeMap<String, usize>> {
+/// What the server holds: Pods and Tasks by phase, and sessions.
+struct Held {
+    pods: BTreeMap<String, usize>,
+    tasks: BTreeMap<String, usize>,
+    sessions: usize,
+}
+
+async fn held(data: &DataDir) -> anyhow::Result<Held> {
     let server = Server::connect(kubeconfig::read_file(&data.kubeconfig())?, None).await?;
-    let list = server.get("/api/v1/pods").await?;
+    let of_sessions = format!("{}={}", labels::LEASE, labels::LEASE_OF_SESSION);
+    let leases =
+        format!("/apis/coordination.k8s.io/v1/leases{}", query(&[("labelSelector", Some(&of_sessions))]));
+    let sessions = server.get(&leases).await?["items"].as_array().map_or(0, Vec::len);
+    Ok(Held {
+        pods: phases(&server.get("/api/v1/pods").await?, "Unknown"),
+        tasks: phases(&server.get("/apis/agentcube.io/v1alpha1/tasks").await?, "Pending"),
+        sessions,
+    })
+}
+
+fn phases(list: &Value, without: &str) -> BTreeMap<String, usize> {
     let mut phases = BTreeMap::new();
-    for pod in list["items"].as_array().into_iter().flatten() {
-        let phase = pod["status"]["phase"].as_str().unwrap_or("Unknown");
+    for object in list["items"].as_array().into_iter().flatten() {
+        let phase = object["status"]["phase"].as_str().unwrap_or(without);
         *phases.entry(phase.to_owned()).or_default() += 1;
     }
-    Ok(phases)
+    phases
 }
 
 fn render(shown: &Value, footprint: Footprint, age: &str) -> String {
@@ -93,14 +116,19 @@ fn render(shown: &Value, footprint: Footprint, age: &str) -> String {
     row("status:", format!("{} for {age} (process {})", text("phase"), shown["pid"]));
     row("version:", text("version"));
     row("API:", text("address"));
+    row("gateway:", text("gateway"));
     row("data:", text("dataDir"));
     row("kubeconfig:", text("kubeconfig"));
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     let (total, own) = (mib(footprint.total_bytes), mib(footprint.own_bytes));
     row("memory:", format!("{total} in {} processes, {own} of it its own", footprint.processes));
-    if let Some(phases) = shown["pods"].as_object() {
+    for (name, key) in [("Pods:", "pods"), ("Tasks:", "tasks")] {
+        let Some(phases) = shown[key].as_object() else { continue };
         let counts: Vec<String> = phases.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
-        row("Pods:", if counts.is_empty() { "none".into() } else { counts.join(", ") });
+        row(name, if counts.is_empty() { "none".into() } else { counts.join(", ") });
+    }
+    if let Some(sessions) = shown["sessions"].as_u64() {
+        row("sessions:", sessions.to_string());
     }
     if !shown["problem"].is_null() {
         row("problem:", text("problem"));

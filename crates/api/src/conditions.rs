@@ -99,6 +99,20 @@ pub mod task {
     pub const REASON_RUNTIME_CLASS_MISSING: &str = "RuntimeClassMissing";
     /// SpecReady is false: the SandboxPool does not exist.
     pub const REASON_POOL_MISSING: &str = "SandboxPoolMissing";
+    /// SpecReady is false: a Secret that instances need does not exist.
+    pub const REASON_SECRET_MISSING: &str = "SecretMissing";
+    /// SpecReady is false: a ConfigMap that instances need does not exist.
+    pub const REASON_CONFIG_MAP_MISSING: &str = "ConfigMapMissing";
+    /// SpecReady is false: a PersistentVolumeClaim that instances need does not exist.
+    pub const REASON_CLAIM_MISSING: &str = "PersistentVolumeClaimMissing";
+    /// SpecReady is false: the ServiceAccount of instances does not exist.
+    pub const REASON_SERVICE_ACCOUNT_MISSING: &str = "ServiceAccountMissing";
+    /// SpecReady is false: the PriorityClass of instances does not exist.
+    pub const REASON_PRIORITY_CLASS_MISSING: &str = "PriorityClassMissing";
+    /// SpecReady is false: what instances need is still being prepared, such as a bundle that is fetched.
+    pub const REASON_PREPARING: &str = "Preparing";
+    /// SpecReady is false: instances are started and none comes up.
+    pub const REASON_INSTANCES_FAILING: &str = "InstancesFailing";
     /// RouteReady: the route was made.
     pub const REASON_ROUTE_CREATED: &str = "RouteCreated";
     /// RouteReady: the route was gone or changed and was put right.
@@ -107,6 +121,8 @@ pub mod task {
     pub const REASON_GATEWAY_MISSING: &str = "GatewayMissing";
     /// RouteReady is false: the gateway has not accepted the route.
     pub const REASON_NOT_ACCEPTED: &str = "NotAccepted";
+    /// RouteReady is false: the gateway cannot do what the Task asks for.
+    pub const REASON_UNSUPPORTED: &str = "Unsupported";
     /// ExtProcReady: the external processor is set up.
     pub const REASON_EXT_PROC_CONFIGURED: &str = "ExtProcConfigured";
     /// RouteReady or ExtProcReady is false: a write failed; will be retried.
@@ -134,6 +150,12 @@ pub mod gateway {
     pub const REASON_CREATION_FAILED: &str = "CreationFailed";
     /// The object exists, and its controller has not accepted it.
     pub const REASON_NOT_ACCEPTED: &str = "NotAccepted";
+    /// An object was gone or changed and was put right.
+    pub const REASON_AUTO_REPAIRED: &str = "AutoRepaired";
+    /// The class of the gateway cannot do what the TaskGateway asks for.
+    pub const REASON_UNSUPPORTED: &str = "Unsupported";
+    /// The built-in gateway reads the TaskGateway itself.
+    pub const REASON_BUILT_IN: &str = "BuiltIn";
 }
 
 /// Conditions of a SandboxPool and a Sandbox.

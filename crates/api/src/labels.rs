@@ -18,6 +18,40 @@ pub const GATEWAY: &str = "agentcube.io/gateway";
 pub const TASK_FINALIZER: &str = "agentcube.io/release-instances";
 /// Header by which the gateway tells an instance of its reservation.
 pub const RESERVED_TOKEN_HEADER: &str = "x-reserved-token";
+/// Label of Leases of ours: what each is for, [`LEASE_OF_SESSION`] or [`LEASE_OF_ROUTER`]. One watch brings both.
+pub const LEASE: &str = "agentcube.io/lease";
+/// Value of [`LEASE`]: says which instance a session is bound to.
+pub const LEASE_OF_SESSION: &str = "session";
+/// Value of [`LEASE`]: says that a router is alive, and what it has seen.
+pub const LEASE_OF_ROUTER: &str = "router";
+/// Annotation of an instance: the reservation that it was taken for, `<Lease UID>.<leaseTransitions>`. A session is
+/// bound when this fits its Lease.
+pub const RESERVATION: &str = "agentcube.io/reservation";
+/// Annotation of an instance: the router that started it for requests of its own.
+pub const CREATED_FOR: &str = "agentcube.io/created-for";
+/// Annotation of an instance or a session's Lease: it is about to be given back for this reason, unless a router
+/// that uses it objects by removing the annotation.
+pub const RELEASING: &str = "agentcube.io/releasing";
+/// Annotation of a session's Lease that is being deleted: a router (its name) had requests in flight when it saw the
+/// deletion. The instance is then deleted, never given to another session, and the key is free when it is gone.
+pub const INTERRUPTED: &str = "agentcube.io/interrupted";
+/// Annotation of a session's Lease: the router that binds it, the only one that may.
+pub const BINDER: &str = "agentcube.io/binder";
+/// Finalizer of a bound session's Lease: its key is free only when its instance has been given back.
+pub const SESSION_FINALIZER: &str = "agentcube.io/release-instance";
+/// Annotation of a router's Lease: revision of Leases up to which it has seen, and respects, every change.
+pub const SEEN_LEASES: &str = "agentcube.io/seen-leases";
+/// Annotation of a router's Lease: revision of Pods up to which it has seen, and respects, every change.
+pub const SEEN_PODS: &str = "agentcube.io/seen-pods";
+/// Label of a revision's PodTemplate: how instances are made from it, `slots` (Pods of ours) or `job`.
+pub const FORM: &str = "agentcube.io/form";
+/// Label of an instance: number of its slot, below the Task's maximum. Absent on the Pods of a Job.
+pub const SLOT: &str = "agentcube.io/slot";
+/// Label of the Pod that fetches and checks a code bundle before the first instance: the revision it does that for. Such
+/// a Pod has no [`TASK_UID`], so that nobody takes it for an instance.
+pub const PREPARES: &str = "agentcube.io/prepares";
+/// Annotation of a revision's PodTemplate: the [`TEMPLATE_HASH`] for which what had to be prepared has been.
+pub const PREPARED: &str = "agentcube.io/prepared";
 
 /// Annotation of a Sandbox: its allocation, until the controller has moved it into status.
 pub const SANDBOX_ALLOCATION: &str = "sandbox.fast.io/allocation";

@@ -17,6 +17,7 @@ pub mod labels;
 pub mod middleware;
 mod pod_template;
 pub mod quantity;
+pub mod reasons;
 pub mod sandbox;
 pub mod yaml;
 

@@ -23,6 +23,7 @@ fn files(refused: bool) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = folders
         .filter(|path| path.is_dir() && path.ends_with("refused") == refused)
         .flat_map(|folder| std::fs::read_dir(folder).expect("a folder").map(|e| e.expect("an entry").path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
         .collect();
     files.sort();
     assert!(!files.is_empty());

@@ -13,14 +13,14 @@ use kube::Client;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::Cache;
 use crate::controllers::{self, start, volumes};
-use crate::events::Recorder;
 use crate::kubelet::exec::PodExec;
 use crate::kubelet::logs::PodLogs;
 use crate::kubelet::{self, Kubelet};
 use crate::network::{self, Network, PodConnect};
 use crate::scheduler::{self, Scheduler};
+use agentcube_operator::cache::Cache;
+use agentcube_operator::events::Recorder;
 
 /// What the node is made of.
 pub struct Parts {

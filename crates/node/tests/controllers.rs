@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use agentcube_apiserver::Server;
 use agentcube_apiserver::faults::Plan;
-use agentcube_node::cache::Cache;
-use agentcube_node::controller::{Controller, Requeue};
 use agentcube_node::controllers::{Caches, Key, pods, spawn};
+use agentcube_operator::cache::Cache;
+use agentcube_operator::controller::{Controller, Requeue};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};

@@ -167,8 +167,10 @@ pub(crate) fn refused_names(capabilities: &BTreeSet<Capability>) -> Vec<&'static
 }
 
 /// The filter as a program for the kernel.
-#[derive(Clone)]
-pub(crate) struct Filter(Vec<sock_filter>);
+pub(crate) struct Filter {
+    capabilities: BTreeSet<Capability>,
+    program: Vec<sock_filter>,
+}
 
 impl Filter {
     pub(crate) fn new(capabilities: &BTreeSet<Capability>) -> Self {
@@ -200,14 +202,19 @@ impl Filter {
         let mut refused: Vec<u32> = refused_calls(capabilities).map(|call| call.number as u32).collect();
         refused.sort_unstable();
         search(&mut program, &refused);
-        Self(program)
+        Self { capabilities: capabilities.clone(), program }
+    }
+
+    /// Whether it is the one for a container with these capabilities.
+    pub(crate) fn is_for(&self, capabilities: &BTreeSet<Capability>) -> bool {
+        &self.capabilities == capabilities
     }
 
     /// Puts this thread and all that it executes under the filter, for good.
     pub(crate) fn load(&self) -> io::Result<()> {
         let program = libc::sock_fprog {
-            len: u16::try_from(self.0.len()).map_err(io::Error::other)?,
-            filter: self.0.as_ptr().cast_mut(),
+            len: u16::try_from(self.program.len()).map_err(io::Error::other)?,
+            filter: self.program.as_ptr().cast_mut(),
         };
         // SAFETY: the program and what it points to are valid for the call; the kernel copies and verifies them.
         let done = unsafe {
@@ -259,7 +266,7 @@ mod tests {
     fn run(filter: &Filter, architecture: u32, number: u32, arguments: [u32; 2]) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {
-            let instruction = &filter.0[at];
+            let instruction = &filter.program[at];
             at += 1;
             let k = instruction.k;
             let holds = match u32::from(instruction.code) & 0xf0 {

@@ -82,7 +82,7 @@ pub struct ContainerSpec {
     pub root: Root,
     /// The container may not write to its root file system.
     pub read_only_root: bool,
-    /// A directory of this container alone, for what it writes to its root. The caller makes it, `remove` deletes it.
+    /// A directory of this container alone, for what it writes to its root. Made where it is needed; `remove` deletes it.
     pub scratch: PathBuf,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use agentcube_runtime::spec::{ExecSpec, Mount, Resources, Root, Source, User};
 use agentcube_runtime::{ContainerId, Error, Exit, Process, Runtime, SandboxId, Sandboxes, Stdio};
-use harness::{Node, bind, ended, is_root, pipe, probe, read_all, read_until};
+use harness::{Node, bind, ended, is_root, pipe, probe, read_all, read_until, sandbox_spec};
 
 #[test]
 fn without_root() {
@@ -169,6 +169,45 @@ async fn an_image_is_shared_and_never_written() {
     read_only.read_only_root = true;
     assert_eq!(node.run(read_only).await.unwrap().1, "Read-only file system (os error 30)\n");
     node.handle.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_overtakes_the_sandbox_that_it_is_for() {
+    let node = Node::start();
+    // Fifty others are asked for first, so that this one has to wait.
+    let others = (0..50).map(|number| node.handle.create(sandbox_spec(&format!("other-{number}"))));
+    let others = futures_util::future::join_all(others);
+    let spec = sandbox_spec("pod");
+    let container = node.spec("a", &spec.id, &["echo", "hello"]);
+    let (others, made, output) =
+        tokio::join!(biased; others, node.handle.create(spec.clone()), node.run(container));
+    assert!(others.iter().all(Result::is_ok));
+    let _sockets = made.unwrap();
+    assert_eq!(output.unwrap().1, "hello\n");
+
+    node.handle.remove(&spec.id).await.unwrap();
+    let (made, removed) =
+        tokio::join!(biased; node.handle.create(spec.clone()), node.handle.remove(&spec.id));
+    drop((made.unwrap(), removed.unwrap()));
+    node.handle.create(spec).await.expect("the removed sandbox is gone");
+}
+
+#[tokio::test]
+async fn a_read_only_image_has_places_for_its_mounts_and_needs_no_disk() {
+    let node = Node::start();
+    let (sandbox, _sockets) = node.sandbox("pod").await;
+    for name in ["a", "b", "a"] {
+        let mut spec = node.image_spec(name, &sandbox, &["read", "/deep/in/it/file"]);
+        let volume = node.directory().join("volume");
+        std::fs::create_dir_all(&volume).unwrap();
+        std::fs::write(volume.join("file"), "of the volume\n").unwrap();
+        spec.mounts.push(bind(&volume, Path::new("/deep/in/it"), true));
+        spec.read_only_root = true;
+        let scratch = spec.scratch.clone();
+        assert_eq!(node.run(spec).await.unwrap().1, "of the volume\n");
+        assert!(!scratch.exists());
+        assert!(!node.directory().join("image/deep").exists());
+    }
 }
 
 #[tokio::test]

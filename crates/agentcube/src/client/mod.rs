@@ -13,7 +13,7 @@ use clap::Args;
 pub(crate) use discovery::{Discovery, Kind};
 pub(crate) use error::Error;
 pub(crate) use follow::Followed;
-pub(crate) use server::{Server, query};
+pub(crate) use server::{Server, escape, query};
 
 use crate::environment::Environment;
 

@@ -204,7 +204,7 @@ pub(crate) fn query(pairs: &[(&str, Option<&str>)]) -> String {
 }
 
 /// Text as one segment of a path or one value of a query.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

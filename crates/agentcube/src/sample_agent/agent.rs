@@ -25,6 +25,8 @@ const MESSAGE_LIMIT: usize = 64 << 10;
 const MOST_SESSIONS: usize = 1024;
 const MOST_TURNS: usize = 256;
 const DRAIN_LIMIT: Duration = Duration::from_secs(20);
+/// How long `/wait` takes, for whoever wants to see what becomes of a request in flight.
+const LONG_WAIT: Duration = Duration::from_secs(60);
 const HEADER_LIMIT: Duration = Duration::from_secs(30);
 
 type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -119,8 +121,12 @@ impl Agent {
                     Err((code, message)) => text(code, message),
                 }
             }
+            (_, "/wait") => {
+                tokio::time::sleep(LONG_WAIT).await;
+                text(StatusCode::OK, "that was long\n")
+            }
             (_, "/" | "/stream") => text(StatusCode::METHOD_NOT_ALLOWED, "GET or POST\n"),
-            _ => text(StatusCode::NOT_FOUND, "there are /, /stream, /healthz and /readyz\n"),
+            _ => text(StatusCode::NOT_FOUND, "there are /, /stream, /wait, /healthz and /readyz\n"),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::exit::Outcome;
 use agent::Agent;
 
 /// Names the session that a request belongs to.
-const SESSION_HEADER: &str = "x-agentcube-session";
+const SESSION_HEADER: &str = "x-session-id";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

@@ -1,7 +1,8 @@
 //! The parts that `up` runs, started in order and stopped in the reverse order.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use agentcube_apiserver::{Handle, Server};
 use agentcube_node::{Node, kubelet, network, scheduler};
@@ -11,7 +12,8 @@ use agentcube_runtime::spawner::{self, Spawner};
 use agentcube_runtime::spec::{Mount, Source};
 use anyhow::Context;
 
-use super::{definitions, runtimes};
+use super::operator::{self, Operator};
+use super::{definitions, gateway, offer, runtimes};
 use crate::paths::DataDir;
 
 /// What the one node is called.
@@ -30,12 +32,18 @@ pub(super) struct Options<'a> {
     /// Where OCI runtimes are looked for.
     pub(super) runtime_directories: Vec<PathBuf>,
     pub(super) egress: network::Egress,
+    /// The socket for requests to Tasks.
+    pub(super) gateway: TcpListener,
+    /// Where programs are looked for.
+    pub(super) path: Vec<PathBuf>,
 }
 
 /// Everything that runs.
 pub(super) struct Cluster {
     apiserver: Handle,
     node: Node,
+    operator: Operator,
+    gateway: SocketAddr,
 }
 
 /// Starts the process that starts Pods. To be called while there is one thread.
@@ -70,12 +78,33 @@ impl Cluster {
         let client = kube::Client::new(apiserver.server().front(), "default");
         let spawner = spawner.into_handle()?;
         let handlers = runtimes::find(&spawner, options.runtime_directories.clone());
-        let names = handlers.keys().cloned().collect();
+        let names: Vec<String> = handlers.keys().cloned().collect();
         let node = start_node(&options, spawner, handlers, &apiserver, client.clone())?;
         definitions::install(&client).await.context("cannot install the definitions of AgentCube's kinds")?;
-        runtimes::install(&client, names).await?;
-        node.ready().await;
-        Ok(Self { apiserver, node })
+        runtimes::install(&client, names.clone()).await?;
+        let at = options.gateway.local_addr().context("the gateway's socket has no address")?;
+        gateway::install(&client, at.port()).await?;
+        let machine = offer::Machine {
+            namespace: operator::NAMESPACE,
+            program: PROGRAM,
+            path: options.path,
+            host_directories: &options.host_directories,
+            handlers: &names,
+        };
+        let operator = Operator::start(operator::Options {
+            client,
+            config: offer::config(&machine),
+            connect: Arc::new(gateway::PodNetwork(node.network().clone())),
+            listener: options.gateway,
+            address: at.ip(),
+        });
+        let (operator, ()) = tokio::join!(operator, node.ready());
+        Ok(Self { apiserver, node, operator: operator?, gateway: at })
+    }
+
+    /// Where requests to Tasks come in.
+    pub(super) fn gateway(&self) -> SocketAddr {
+        self.gateway
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -93,6 +122,7 @@ impl Cluster {
 
     /// Lets what is under way come to its end.
     pub(super) async fn stop(self) {
+        self.operator.stop().await;
         self.node.stop().await;
         self.apiserver.shutdown().await;
     }

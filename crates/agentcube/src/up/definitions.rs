@@ -1,6 +1,8 @@
-//! Installs the CustomResourceDefinitions of AgentCube's own kinds, built into the program as they are generated.
-//! Those that are there already, and are the same, cost one read.
+//! Installs the CustomResourceDefinitions of AgentCube's own kinds, built into the program as they are generated, and
+//! those of the Gateway API, unless somebody has installed those. What is there already, and is the same, costs one
+//! read.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use kube::api::{Api, ListParams};
 use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
 
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
 const FIELD_MANAGER: &str = "agentcube-up";
 /// Which text a definition was made from.
 const SOURCE: &str = "agentcube.io/definition-source";
@@ -23,7 +26,9 @@ const DEFINITIONS: &str = include_str!("definitions.jsonl");
 pub(super) async fn install(client: &kube::Client) -> anyhow::Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let present = api.list_metadata(&ListParams::default()).await?.items;
-    let missing = DEFINITIONS.lines().filter(|text| !is_installed(&present, text));
+    let own = DEFINITIONS.lines().map(Cow::Borrowed);
+    let of_gateways = gateway_definitions(&present)?.into_iter().map(Cow::Owned);
+    let missing = own.chain(of_gateways).filter(|text| !is_installed(&present, text));
     // Each on a task of its own: there may be more than one core.
     let installing = missing.map(|text| tokio::spawn(apply(client.clone(), text)));
     for installed in try_join_all(installing).await? {
@@ -33,6 +38,28 @@ pub(super) async fn install(client: &kube::Client) -> anyhow::Result<()> {
             .with_context(|| format!("{name} is not served after {} s", ESTABLISH_LIMIT.as_secs()))??;
     }
     Ok(())
+}
+
+/// Those of the Gateway API that nobody else has installed. The policies of Envoy Gateway mean nothing where there is
+/// none.
+fn gateway_definitions(
+    present: &[PartialObjectMeta<CustomResourceDefinition>],
+) -> anyhow::Result<Vec<String>> {
+    let mut texts = Vec::new();
+    for definition in agentcube_task::definitions() {
+        if definition.spec.group != GATEWAY_API {
+            continue;
+        }
+        let theirs = present.iter().any(|one| {
+            let ours =
+                one.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(SOURCE));
+            one.metadata.name == definition.metadata.name && !ours
+        });
+        if !theirs {
+            texts.push(serde_json::to_string(&definition)?);
+        }
+    }
+    Ok(texts)
 }
 
 fn is_installed(present: &[PartialObjectMeta<CustomResourceDefinition>], text: &str) -> bool {
@@ -50,12 +77,12 @@ fn fingerprint(text: &str) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-async fn apply(client: kube::Client, text: &'static str) -> anyhow::Result<String> {
-    let mut definition: Value = serde_json::from_str(text).context("a definition is not JSON")?;
+async fn apply(client: kube::Client, text: Cow<'static, str>) -> anyhow::Result<String> {
+    let mut definition: Value = serde_json::from_str(&text).context("a definition is not JSON")?;
     let Some(name) = definition["metadata"]["name"].as_str().map(str::to_owned) else {
         bail!("a definition has no name")
     };
-    definition["metadata"]["annotations"][SOURCE] = json!(fingerprint(text));
+    definition["metadata"]["annotations"][SOURCE] = json!(fingerprint(&text));
     let path = format!(
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}?fieldManager={FIELD_MANAGER}&force=true"
     );
@@ -95,7 +122,7 @@ mod tests {
         };
         install(&client).await.unwrap();
         let first = versions().await;
-        assert_eq!(first.len(), 10);
+        assert_eq!(first.len(), 14);
         let tasks: Value = client
             .request(http::Request::get("/apis/agentcube.io/v1alpha1/tasks").body(Vec::new()).unwrap())
             .await
@@ -110,6 +137,21 @@ mod tests {
         install(&client).await.unwrap();
         let tasks = api.get("tasks.agentcube.io").await.unwrap();
         assert_ne!(tasks.metadata.annotations.unwrap()[SOURCE], "older");
+        server.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn the_definitions_of_others_are_left_alone() {
+        let server = Server::builder().memory().embed().await.unwrap();
+        let client = kube::Client::new(server.front(), "default");
+        let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let mut theirs = agentcube_task::definitions().remove(0);
+        theirs.spec.names.short_names = Some(vec!["theirs".into()]);
+        let theirs = api.create(&Default::default(), &theirs).await.unwrap();
+        install(&client).await.unwrap();
+        let after = api.get(theirs.metadata.name.as_deref().unwrap()).await.unwrap();
+        assert_eq!(after.metadata.generation, theirs.metadata.generation);
+        assert_eq!(after.spec.names.short_names, Some(vec!["theirs".to_owned()]));
         server.shutdown().await;
     }
 }

@@ -4,8 +4,11 @@ mod cluster;
 mod definitions;
 mod detach;
 pub(crate) mod footprint;
+mod gateway;
 pub(crate) mod log;
 mod merge;
+mod offer;
+mod operator;
 pub(crate) mod running;
 mod runtimes;
 
@@ -24,7 +27,7 @@ use crate::exit::{Outcome, say};
 use crate::output;
 use crate::paths::{self, DataDir, write_private};
 use cluster::Cluster;
-use running::{Lock, Phase, Record};
+use running::{Lock, Phase, Place, Record};
 
 /// How long parts may take to stop before the process ends without them.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
@@ -33,7 +36,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 #[command(after_help = "Examples:
   agentcube up                      # in the foreground; Ctrl-C stops it
   agentcube up --detach             # in the background; `agentcube down` stops it
-  agentcube up --data-dir ./data --listen 127.0.0.1:6443
+  agentcube up --data-dir ./data --listen 127.0.0.1:6443 --gateway-listen 127.0.0.1:8080
   agentcube up --memory             # nothing is kept
 
 Twice Ctrl-C stops at once. The kubeconfig, the log and all data are in the data directory.")]
@@ -47,6 +50,9 @@ pub(crate) struct Arguments {
     /// Where the API listens; port 0 is the port of the last run, or a free one
     #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))]
     listen: SocketAddr,
+    /// Where requests to Tasks come in; port 0 is the port of the last run, 8090, or a free one
+    #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))]
+    gateway_listen: SocketAddr,
     /// Show this directory, read-only, to containers of the image `host`; may be given several times
     #[arg(long, value_name = "DIR")]
     host_image_dir: Vec<PathBuf>,
@@ -131,12 +137,12 @@ async fn serve(
     if arguments.merge_kubeconfig {
         merge::run(&cluster.kubeconfig(), environment)?;
     }
-    lock.announce(Phase::Ready, Some(cluster.address()))?;
-    let banner =
-        banner(data, &lock.record(Phase::Ready, Some(cluster.address())), began.elapsed(), arguments);
+    let place = Place { api: cluster.address(), gateway: cluster.gateway() };
+    lock.announce(Phase::Ready, Some(place))?;
+    let banner = banner(data, &lock.record(Phase::Ready, Some(place)), began.elapsed(), arguments);
     // Nobody may be listening any more, which is no reason to stop serving.
     let _unheard = output::write(banner.as_bytes());
-    tracing::info!(address = %cluster.address(), "ready");
+    tracing::info!(address = %place.api, gateway = %place.gateway, "ready");
     if arguments.background {
         detach::let_go()?;
     }
@@ -145,7 +151,7 @@ async fn serve(
         () = cluster.failed() => true,
     };
     tracing::info!("stopping");
-    lock.announce(Phase::Stopping, Some(cluster.address()))?;
+    lock.announce(Phase::Stopping, Some(place))?;
     if !arguments.background && !failed {
         say("stopping; Ctrl-C again stops at once");
     }
@@ -172,18 +178,24 @@ async fn start(
 ) -> anyhow::Result<Cluster> {
     let directories = arguments.oci_runtime_dir.iter().filter_map(|path| std::path::absolute(path).ok());
     let remembered = remembered_address(&data.address(), arguments.listen);
+    let gateway = arguments.gateway_listen;
+    let gateway = gateway::bind(gateway, remembered_address(&data.gateway(), gateway))?;
+    let path: Vec<PathBuf> = std::env::split_paths(&environment.path).collect();
     let options = cluster::Options {
         data,
         memory: arguments.memory,
         listen: remembered.filter(|address| can_listen(*address)).unwrap_or(arguments.listen),
         host_directories: arguments.host_image_dir.clone(),
-        runtime_directories: directories.chain(std::env::split_paths(&environment.path)).collect(),
+        runtime_directories: directories.chain(path.iter().cloned()).collect(),
         egress: if arguments.no_egress { Egress::Closed } else { Egress::Open },
+        gateway,
+        path,
     };
     let cluster = Cluster::start(options, spawner).await?;
-    let path = data.address();
-    write_private(&path, cluster.address().to_string().as_bytes())
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    for (path, address) in [(data.address(), cluster.address()), (data.gateway(), cluster.gateway())] {
+        write_private(&path, address.to_string().as_bytes())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     Ok(cluster)
 }
 
@@ -216,6 +228,7 @@ fn banner(data: &DataDir, record: &Record, took: Duration, arguments: &Arguments
     let mut table = output::Table::plain();
     let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
     row("API:", record.address.clone().unwrap_or_default());
+    row("gateway:", record.gateway.clone().unwrap_or_default());
     row("data:", if arguments.memory { "in memory".into() } else { data.path().display().to_string() });
     row("kubeconfig:", kubeconfig.display().to_string());
     if arguments.background {

@@ -34,7 +34,17 @@ pub(crate) struct Record {
     pub(crate) since: jiff::Timestamp,
     pub(crate) phase: Phase,
     pub(crate) address: Option<String>,
+    /// Where requests to Tasks come in.
+    #[serde(default)]
+    pub(crate) gateway: Option<String>,
     pub(crate) version: String,
+}
+
+/// Where a process listens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) api: SocketAddr,
+    pub(crate) gateway: SocketAddr,
 }
 
 /// Nobody else runs on the data directory while this lives.
@@ -72,20 +82,21 @@ impl Lock {
         Ok(lock)
     }
 
-    pub(crate) fn record(&self, phase: Phase, address: Option<SocketAddr>) -> Record {
+    pub(crate) fn record(&self, phase: Phase, place: Option<Place>) -> Record {
         Record {
             pid: rustix::process::getpid().as_raw_nonzero().get(),
             started_ticks: started_ticks(rustix::process::getpid()).unwrap_or_default(),
             since: self.since,
             phase,
-            address: address.map(|address| format!("https://{address}")),
+            address: place.map(|place| format!("https://{}", place.api)),
+            gateway: place.map(|place| format!("http://{}", place.gateway)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 
     /// Tells `status` and `down` where we are.
-    pub(crate) fn announce(&self, phase: Phase, address: Option<SocketAddr>) -> anyhow::Result<()> {
-        let text = serde_json::to_vec_pretty(&self.record(phase, address))?;
+    pub(crate) fn announce(&self, phase: Phase, place: Option<Place>) -> anyhow::Result<()> {
+        let text = serde_json::to_vec_pretty(&self.record(phase, place))?;
         write_private(&self.record_path, &text)
             .with_context(|| format!("cannot write {}", self.record_path.display()))
     }

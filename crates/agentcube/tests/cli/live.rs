@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use crate::cluster::{Background, Home};
 
 fn agent() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/agents/hello.yaml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/agents/workload.yaml");
     path.display().to_string()
 }
 

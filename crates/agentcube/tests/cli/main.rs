@@ -10,5 +10,6 @@ mod sample_agent;
 mod sessions;
 mod streams;
 mod terminal;
+mod token;
 mod up;
 mod usage;

@@ -26,7 +26,7 @@ use kube::{Api, Client, Resource};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Cache, Object};
+use agentcube_operator::cache::{Cache, Object};
 
 /// What the controllers read. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::lookup::Lookup;
-use crate::cache::Cache;
+use agentcube_operator::cache::Cache;
 
 /// Shared with the other parts of the node; whoever made them runs them.
 #[derive(Debug, Clone)]

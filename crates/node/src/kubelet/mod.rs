@@ -36,9 +36,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Change, Object, Receiver};
-use crate::events::Recorder;
 use crate::network::Network;
+use agentcube_operator::cache::{Change, Object, Receiver};
+use agentcube_operator::events::Recorder;
 
 pub use caches::Caches;
 pub use container::Allowed;

@@ -18,7 +18,7 @@ use super::perform::{self, Loaded, Outcome};
 use super::status::{Surroundings, status};
 use super::volumes::Prepared;
 use super::{Parts, machine};
-use crate::events::{Severity, reference};
+use agentcube_operator::events::{Severity, reference};
 
 /// Clocks are set and machines sleep: no wait is longer than this before the time is looked at again.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);

@@ -6,7 +6,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use tokio_util::sync::CancellationToken;
 
 use super::Network;
-use crate::cache::Cache;
+use agentcube_operator::cache::Cache;
 
 /// The objects of which the network must know.
 #[derive(Debug, Clone)]

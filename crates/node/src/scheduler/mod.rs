@@ -26,9 +26,9 @@ pub use demand::{Amounts, Demand, HostPort, Load};
 pub use fit::{Reason, fit};
 pub use plan::{Decision, Snapshot, plan};
 
-use crate::cache::{Cache, Change};
-use crate::controller::{Controller, Requeue};
-use crate::events::Recorder;
+use agentcube_operator::cache::{Cache, Change};
+use agentcube_operator::controller::{Controller, Requeue};
+use agentcube_operator::events::Recorder;
 
 /// Writes at once: enough that they share the store's syncs.
 const WRITES_AT_ONCE: usize = 32;

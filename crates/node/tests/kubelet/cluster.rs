@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_apiserver::Server;
-use agentcube_node::cache::{Cache, Object};
-use agentcube_node::events::Recorder;
 use agentcube_node::kubelet::{Caches, Kubelet, Options, Timing, Tools};
 use agentcube_node::network::{self, Network};
+use agentcube_operator::cache::{Cache, Object};
+use agentcube_operator::events::Recorder;
 use agentcube_runtime::image::{self, Store};
 use agentcube_runtime::native::Native;
 use agentcube_runtime::spawner::Handle;

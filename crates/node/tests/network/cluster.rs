@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use agentcube_apiserver::Server;
-use agentcube_node::cache::Cache;
 use agentcube_node::controllers::{self, endpoints};
 use agentcube_node::network::{Caches, Network, Options};
+use agentcube_operator::cache::Cache;
 use agentcube_runtime::native::Native;
 use agentcube_runtime::spawner::{self, Handle, Spawner};
 use agentcube_runtime::spec::{Resources, Root, User};

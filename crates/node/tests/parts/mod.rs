@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use agentcube_apiserver::Server;
 use agentcube_apiserver::faults::Plan;
-use agentcube_node::cache::{Cache, Object};
 use agentcube_node::controllers::volumes::{self, Provisioner};
-use agentcube_node::events::Recorder;
 use agentcube_node::scheduler::{self, Scheduler};
+use agentcube_operator::cache::{Cache, Object};
+use agentcube_operator::events::Recorder;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams, PostParams};
 use kube::runtime::{wait, watcher};

@@ -61,30 +61,40 @@ impl Message {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
+    fn flags(&self) -> u16 {
+        u16::from_ne_bytes([self.bytes[6], self.bytes[7]])
+    }
+
     fn wants_answer(&self) -> bool {
-        u16::from_ne_bytes([self.bytes[6], self.bytes[7]]) & libc::NLM_F_ACK as u16 != 0
+        self.flags() & libc::NLM_F_ACK as u16 != 0
     }
 }
 
-/// Sends the messages at once, and checks every answer.
+/// Sends the messages at once, and waits for the answer to the last that wants one. The kernel does them in order, and
+/// tells of one that fails whether it wants an answer or not.
 pub(super) fn exchange(protocol: Option<Protocol>, messages: Vec<Message>) -> Result<(), Error> {
     let first = messages.first().map_or("do nothing", |message| message.what);
     let refused = |what| move |errno| Error::Refused { what, errno };
     let flags = SocketFlags::CLOEXEC;
     let socket =
         socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).map_err(refused(first))?;
+    let last = messages.iter().rposition(Message::wants_answer);
     let mut outgoing = Vec::new();
     for (sequence, message) in messages.iter().enumerate() {
         let start = outgoing.len();
         outgoing.extend_from_slice(&message.bytes);
+        if Some(sequence) != last {
+            let flags = message.flags() & !(libc::NLM_F_ACK as u16);
+            outgoing[start + 6..start + 8].copy_from_slice(&flags.to_ne_bytes());
+        }
         let length = u32::try_from(message.bytes.len()).expect("messages of this module are small");
         outgoing[start..start + 4].copy_from_slice(&length.to_ne_bytes());
         let sequence = u32::try_from(sequence).expect("a handful of messages");
         outgoing[start + 8..start + 12].copy_from_slice(&sequence.to_ne_bytes());
     }
     send(&socket, &outgoing, SendFlags::empty()).map_err(refused(first))?;
-    let mut waiting = messages.iter().filter(|message| message.wants_answer()).count();
-    while waiting > 0 {
+    let mut answered = last.is_none();
+    while !answered {
         let mut answer = [0; 8192];
         // The kernel has answered by the time that `send` returns, so there is nothing to wait for.
         let (_, length) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)
@@ -92,7 +102,7 @@ pub(super) fn exchange(protocol: Option<Protocol>, messages: Vec<Message>) -> Re
         for (sequence, result) in Answers(&answer[..length.min(8192)]) {
             let what = messages.get(sequence as usize).map_or(first, |message| message.what);
             result.map_err(refused(what))?;
-            waiting = waiting.saturating_sub(1);
+            answered |= Some(sequence as usize) == last;
         }
     }
     Ok(())

@@ -6,11 +6,12 @@ mod overlay;
 pub(crate) mod target;
 pub(crate) mod template;
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, symlinkat};
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, unmount};
 
 use self::mount::{Extent, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 use self::target::Kind;
@@ -40,7 +41,9 @@ pub(crate) const READ_ONLY_PATHS: [&str; 5] =
 const EXTRA_DIRECTORIES: [&str; 9] = ["dev", "proc", "sys", "tmp", "run", "root", "home", "var", "var/tmp"];
 /// Only names lie in the memory of such a root; what programs write goes to `/tmp`, which is on disk.
 const HOST_ROOT_BYTES: &str = "16m";
-const SHARED_MEMORY_BYTES: &str = "64m";
+const SHARED_MEMORY: &CStr = c"mode=1777,size=64m";
+const TERMINALS: &CStr = c"newinstance,ptmxmode=0666,mode=0620,gid=5";
+const TERMINALS_ROOTLESS: &CStr = c"newinstance,ptmxmode=0666,mode=0620";
 
 pub(crate) struct Builder<'a> {
     pub(crate) template: &'a Template,
@@ -50,6 +53,14 @@ pub(crate) struct Builder<'a> {
     pub(crate) unified_cgroups: bool,
     /// The directory over which the root is mounted.
     pub(crate) place: &'a Path,
+    /// A directory in memory, to be made if it is needed: see [`in_memory`].
+    pub(crate) memory: &'a Path,
+}
+
+/// Whether only the places of mounts are ever made in a container's root, so that they need no disk. Whoever removes
+/// the container deletes them. Before Linux 6.6 a user's memory cannot hold the marks of an overlay.
+pub(crate) fn in_memory(spec: &ContainerSpec, rootless: bool) -> bool {
+    spec.read_only_root && matches!(spec.root, Root::Directory(_)) && !rootless
 }
 
 /// A root that is complete, but not yet this process's root.
@@ -103,6 +114,11 @@ impl Builder<'_> {
     }
 
     fn root(&self, reached: &impl Fn(Step)) -> Result<OwnedFd, Failure> {
+        let own = self.own();
+        match mkdirat(CWD, own, Mode::from_raw_mode(0o755)) {
+            Err(rustix::io::Errno::EXIST) => {}
+            other => other.during_at(Step::Root, own.display())?,
+        }
         match &self.spec.root {
             Root::Directory(image) => self.image(image),
             Root::Host { also } => {
@@ -112,9 +128,14 @@ impl Builder<'_> {
         }
     }
 
+    /// What takes the writes to the root: the scratch directory, or memory.
+    fn own(&self) -> &Path {
+        if in_memory(self.spec, self.rootless) { self.memory } else { &self.spec.scratch }
+    }
+
     /// An overlay even where the root is read-only: the places for mounts have to be made somewhere.
     fn image(&self, image: &Path) -> Result<OwnedFd, Failure> {
-        let root = overlay::mount(image, &self.spec.scratch, "root", self.rootless)?;
+        let root = overlay::mount(image, &directory(self.own())?, "root", self.rootless)?;
         mount::restrict(&root, NO_DEV, Extent::One).during(Step::Root)?;
         self.attach_root(&root)?;
         Ok(root)
@@ -174,7 +195,8 @@ impl Builder<'_> {
             let directory = Path::new("/").join(name);
             let missing = |mount: &Mount| mount.target.starts_with(&directory) && !mount.target.exists();
             if self.spec.mounts.iter().any(missing) {
-                let tree = overlay::mount(&directory, &self.spec.scratch, name, self.rootless)?;
+                let tree =
+                    overlay::mount(&directory, &self::directory(&self.spec.scratch)?, name, self.rootless)?;
                 mount::restrict(&tree, NO_SUID | NO_DEV, Extent::One).during_at(Step::System, name)?;
                 overlays.push((*name, tree));
             }
@@ -182,12 +204,9 @@ impl Builder<'_> {
         Ok(overlays)
     }
 
-    /// The place may be the scratch directory: what is in that has been opened by now.
+    /// The place may be the directory that takes the writes: what is in that has been opened by now.
     fn attach_root(&self, root: &OwnedFd) -> Result<(), Failure> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let place =
-            openat(CWD, self.place, flags, Mode::empty()).during_at(Step::Root, self.place.display())?;
-        mount::attach(root, place).during(Step::Root)
+        mount::attach(root, directory(self.place)?).during(Step::Root)
     }
 
     fn scratch_directory(&self, name: &str, mode: u32) -> Result<OwnedFd, Failure> {
@@ -205,25 +224,22 @@ impl Builder<'_> {
         let place = target::ensure(root.as_fd(), Path::new("/dev"), Kind::Directory).during(Step::Devices)?;
         let devices = self.template.devices().during(Step::Devices)?;
         mount::attach(&devices, place).during(Step::Devices)?;
+        // From here on relative to it: nothing in it is of a container's making.
+        rustix::process::fchdir(&devices).during(Step::Devices)?;
         // The group of terminals; without a map for it, those of our own.
-        let mut options = vec![("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
-        if self.rootless {
-            options.pop();
-        }
-        let memory = [("mode", "1777"), ("size", SHARED_MEMORY_BYTES)];
-        let mounts: [(&str, &str, &[_], _); 3] = [
-            ("pts", "devpts", &options, NO_SUID | NO_EXEC),
-            ("shm", "tmpfs", &memory, NO_SUID | NO_DEV | NO_EXEC),
-            ("mqueue", "mqueue", &[], NO_SUID | NO_DEV | NO_EXEC),
+        let terminals = if self.rootless { TERMINALS_ROOTLESS } else { TERMINALS };
+        let quiet = MountFlags::NOSUID | MountFlags::NOEXEC;
+        let mounts = [
+            ("pts", "devpts", terminals, quiet),
+            ("shm", "tmpfs", SHARED_MEMORY, quiet | MountFlags::NODEV),
+            ("mqueue", "mqueue", c"", quiet | MountFlags::NODEV),
         ];
-        for (name, kind, options, attributes) in mounts {
-            let tree = match mount::filesystem(kind, options, attributes) {
+        for (name, kind, options, flags) in mounts {
+            match mount::filesystem_here(kind, name, options, flags) {
                 // Kernels without POSIX message queues.
-                Err(error) if name == "mqueue" && error.raw_os_error() == Some(libc::ENODEV) => continue,
+                Err(error) if name == "mqueue" && error.raw_os_error() == Some(libc::ENODEV) => {}
                 other => other.during_at(Step::Devices, name)?,
-            };
-            let place = target::open(&devices, Path::new(name)).during_at(Step::Devices, name)?;
-            mount::attach(tree, place).during_at(Step::Devices, name)?;
+            }
         }
         Ok(())
     }
@@ -240,18 +256,15 @@ impl Builder<'_> {
             }
             other => other.during(Step::Proc)?,
         };
-        mount::attach(tree, place).during(Step::Proc)?;
-        for path in READ_ONLY_PATHS {
-            let path = Path::new(path);
-            let place = match target::open(root, path) {
-                Err(rustix::io::Errno::NOENT) => continue,
-                other => other.during_at(Step::Proc, path.display())?,
-            };
-            let tree = mount::copy_tree(&place, c"").during_at(Step::Proc, path.display())?;
-            mount::restrict(&tree, READ_ONLY, Extent::One).during_at(Step::Proc, path.display())?;
-            mount::attach(tree, place).during_at(Step::Proc, path.display())?;
+        mount::attach(&tree, place).during(Step::Proc)?;
+        rustix::process::fchdir(&tree).during(Step::Proc)?;
+        for path in READ_ONLY_PATHS.iter().filter_map(|path| path.strip_prefix("/proc/")) {
+            match mount::read_only_here(path) {
+                Err(rustix::io::Errno::NOENT) => {}
+                other => other.during_at(Step::Proc, path)?,
+            }
         }
-        self.hide(root, "/proc", Step::Proc)
+        self.hide_here("/proc/", Step::Proc)
     }
 
     /// A machine that does not let us mount `/sys` leaves it empty: few programs need it.
@@ -260,11 +273,12 @@ impl Builder<'_> {
         let Ok(tree) = mount::filesystem("sysfs", &[], READ_ONLY | NO_SUID | NO_DEV | NO_EXEC) else {
             return Ok(());
         };
-        mount::attach(tree, place).during(Step::Sys)?;
+        mount::attach(&tree, place).during(Step::Sys)?;
         if self.unified_cgroups {
             self.cgroups(root);
         }
-        self.hide(root, "/sys", Step::Sys)
+        rustix::process::fchdir(&tree).during(Step::Sys)?;
+        self.hide_here("/sys/", Step::Sys)
     }
 
     /// Where language runtimes look for their limits. Those that do not find it see the machine's.
@@ -276,9 +290,10 @@ impl Builder<'_> {
         }
     }
 
-    fn hide(&self, root: &OwnedFd, below: &str, step: Step) -> Result<(), Failure> {
-        for path in HIDDEN.iter().map(Path::new).filter(|path| path.starts_with(below)) {
-            self.template.hide(root, path).during_at(step, path.display())?;
+    /// In a kernel file system that is the working directory.
+    fn hide_here(&self, below: &str, step: Step) -> Result<(), Failure> {
+        for path in HIDDEN.iter().filter_map(|path| path.strip_prefix(below)) {
+            self.template.hide_here(path).during_at(step, path)?;
         }
         Ok(())
     }
@@ -289,6 +304,11 @@ impl Builder<'_> {
         let place = target::ensure(root.as_fd(), &mount.target, kind).during_at(Step::Mount, &about)?;
         mount::attach(tree, place).during_at(Step::Mount, about)
     }
+}
+
+fn directory(path: &Path) -> Result<OwnedFd, Failure> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty()).during_at(Step::Root, path.display())
 }
 
 /// What is to be mounted, with its restrictions, mounted nowhere yet.

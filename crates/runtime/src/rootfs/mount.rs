@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, mount_bind, mount_remount, move_mount,
+    open_tree,
 };
 use rustix::path::Arg;
 
@@ -82,4 +83,23 @@ pub(crate) fn restrict(tree: impl AsFd, attributes: MountAttrFlags, extent: Exte
 pub(crate) fn attach(tree: impl AsFd, target: impl AsFd) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(tree, c"", target, c"", flags)?)
+}
+
+/// Mounts a new file system on a name in the working directory, which must be a place that is ours alone: no link can
+/// lead elsewhere. Options are as in `mount -o`. Far fewer calls than by descriptors.
+pub(crate) fn filesystem_here(kind: &str, name: &str, options: &CStr, flags: MountFlags) -> io::Result<()> {
+    Ok(mount(kind, name, kind, flags, options)?)
+}
+
+/// Shows a file or directory at a name in the working directory, of which the same must hold.
+pub(crate) fn bind_here(source: impl Arg, name: &str) -> rustix::io::Result<()> {
+    mount_bind(source, name)
+}
+
+/// Lets a part of a kernel file system in the working directory be read only.
+pub(crate) fn read_only_here(name: &str) -> rustix::io::Result<()> {
+    mount_bind(name, name)?;
+    let flags =
+        MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount_remount(name, flags, c"")
 }

@@ -10,10 +10,12 @@ use rustix::mount::MountAttrFlags;
 use super::mount::filesystem;
 use crate::spawner::{During, Failure, Step};
 
-/// Lays `scratch/<name>.upper` over `lower`.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Lays `<name>.upper` of a directory over `lower`.
 ///
 /// The directories are named by descriptor: their paths may be longer than an option can be, or hold its separators.
-pub(super) fn mount(lower: &Path, scratch: &Path, name: &str, rootless: bool) -> Result<OwnedFd, Failure> {
+pub(super) fn mount(lower: &Path, scratch: &OwnedFd, name: &str, rootless: bool) -> Result<OwnedFd, Failure> {
     let upper = make(scratch, &format!("{name}.upper")).during(Step::Root)?;
     let work = make(scratch, &format!("{name}.work")).during(Step::Root)?;
     let lower = open(lower).during(Step::Root)?;
@@ -32,18 +34,16 @@ pub(super) fn mount(lower: &Path, scratch: &Path, name: &str, rootless: bool) ->
     })
 }
 
-fn make(scratch: &Path, name: &str) -> io::Result<OwnedFd> {
-    let path = scratch.join(name);
-    match mkdirat(CWD, &path, Mode::from_raw_mode(0o755)) {
+fn make(scratch: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    match mkdirat(scratch, name, Mode::from_raw_mode(0o755)) {
         Err(rustix::io::Errno::EXIST) => {}
         other => other?,
     }
-    open(&path)
+    Ok(openat(scratch, name, PLACE, Mode::empty())?)
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat(CWD, path, flags, Mode::empty())
+    openat(CWD, path, PLACE, Mode::empty())
         .map_err(io::Error::from)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }

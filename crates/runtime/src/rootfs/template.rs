@@ -45,6 +45,9 @@ const SECRETS: [&str; 13] = [
 /// Where secrets are looked for; a larger `/etc` than this is not gone through to its end.
 const MOST_ENTRIES: usize = 50_000;
 
+/// What is hidden of kernel file systems and is a directory on the kernels that were looked at.
+const DIRECTORIES: [&str; 5] = ["acpi", "asound", "scsi", "devices/virtual/powercap", "firmware"];
+
 pub(crate) struct Template {
     /// Where it is mounted, with `dev`, `empty` and `system` in it. A path and no descriptor: each container looks in
     /// its own copy of our mounts, and could not use ours.
@@ -102,6 +105,18 @@ impl Template {
             Kind::File => "dev/null",
         };
         mount::attach(mount::copy_tree(CWD, self.path.join(nothing))?, place)
+    }
+
+    /// The same for a name in a kernel file system that is the working directory.
+    pub(super) fn hide_here(&self, name: &str) -> rustix::io::Result<()> {
+        let hide = |nothing: &str| mount::bind_here(self.path.join(nothing), name);
+        let (likely, other) =
+            if DIRECTORIES.contains(&name) { ("empty", "dev/null") } else { ("dev/null", "empty") };
+        match hide(likely) {
+            Err(rustix::io::Errno::NOTDIR) => hide(other),
+            Err(rustix::io::Errno::NOENT) => Ok(()),
+            done => done,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::net::{
 };
 
 /// Payloads up to this size go in the packet itself.
-const INLINE: usize = 64 * 1024;
+const INLINE: usize = 16 * 1024;
 /// Nothing that is asked of the spawner is larger than this.
 const LARGEST: u64 = 16 * 1024 * 1024;
 /// Three streams and a memfd are the most that is ever sent.

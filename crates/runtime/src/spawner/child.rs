@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
@@ -17,7 +17,7 @@ use super::{During, Failure, Step};
 use crate::capabilities;
 use crate::cgroup::Group;
 use crate::rootfs::template::Template;
-use crate::rootfs::{Builder, target};
+use crate::rootfs::{Builder, in_memory, target};
 use crate::seccomp::Filter;
 use crate::spec::{ContainerSpec, ExecSpec, User};
 
@@ -39,6 +39,10 @@ pub(super) enum Report {
 pub(super) struct Common<'a> {
     pub(super) spec: &'a ContainerSpec,
     pub(super) group: &'a Group,
+    /// Where it may make a directory in memory.
+    pub(super) memory: PathBuf,
+    /// Of the usual capabilities; others are made when they are needed.
+    pub(super) filter: &'a Filter,
     pub(super) rootless: bool,
     pub(super) unified_cgroups: bool,
     /// Limits that stand in for a controller which this machine lacks.
@@ -68,12 +72,15 @@ fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template)
     // SAFETY: a cgroup namespace is no business of other threads, and there are none.
     let _ = unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) };
     common.reached(Step::Root);
+    let spec = common.spec;
+    let place = if in_memory(spec, common.rootless) { &common.memory } else { &spec.scratch };
     let builder = Builder {
         template,
-        spec: common.spec,
+        spec,
         rootless: common.rootless,
         unified_cgroups: common.unified_cgroups,
-        place: &common.spec.scratch,
+        place,
+        memory: &common.memory,
     };
     let built = builder.build(|step| common.reached(step))?;
     common.reached(Step::Pivot);
@@ -266,7 +273,8 @@ impl Common<'_> {
         self.reached(Step::Seccomp);
         if spec.seccomp {
             // While we may: without `no_new_privileges` this takes a capability.
-            Filter::new(&spec.capabilities).load().during(Step::Seccomp)?;
+            let own = (!self.filter.is_for(&spec.capabilities)).then(|| Filter::new(&spec.capabilities));
+            own.as_ref().unwrap_or(self.filter).load().during(Step::Seccomp)?;
         }
         if !self.rootless {
             let uid = rustix::fs::Uid::from_raw(user.uid);

@@ -115,8 +115,12 @@ impl From<&WaitIdStatus> for Ended {
 /// The number of a process as the owner of `/proc` counts: the spawner is in a pid namespace of its own, but keeps the
 /// machine's `/proc`.
 pub(super) fn host_pid(pidfd: BorrowedFd<'_>) -> io::Result<u32> {
-    let information = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
-    information
+    use std::io::Read;
+    // A few short lines, which the kernel gives in one piece.
+    let mut information = [0; 1024];
+    let mut file = std::fs::File::open(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let length = file.read(&mut information)?;
+    String::from_utf8_lossy(&information[..length])
         .lines()
         .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
         .ok_or_else(|| io::Error::other("the process has ended"))

@@ -17,6 +17,7 @@ use crate::cgroup::{Controller, Group, Version};
 use crate::oci::Program;
 use crate::oci::program::Verb;
 use crate::rootfs::delete::delete;
+use crate::rootfs::in_memory;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec};
 
 type Reply = Result<(Answer, Vec<OwnedFd>), Failure>;
@@ -125,6 +126,8 @@ impl Server<'_> {
         Common {
             spec: &container.spec,
             group: &container.group,
+            memory: self.memory(&container.spec.id),
+            filter: &self.filter,
             rootless: self.hello.rootless,
             unified_cgroups: self.hello.cgroups.version() == Version::V2,
             data_limit,
@@ -235,9 +238,12 @@ impl Server<'_> {
     /// A child has reported something, or closed its side.
     pub(super) fn report(&mut self, id: u64) {
         let Some(process) = self.processes.get_mut(&id) else { return };
-        if process.is_settled() || !process.reports() || !process.hear() {
+        if process.is_settled() {
             return;
         }
+        let Some(closed) = process.hear() else { return };
+        self.unwatch(closed.as_fd());
+        let Some(process) = self.processes.get_mut(&id) else { return };
         // What failed is answered when it is reaped and cleaned up.
         let Ok(terminal) = process.outcome() else { return };
         process.settle();
@@ -261,6 +267,8 @@ impl Server<'_> {
         let Some(process) = self.processes.get(&id) else { return };
         let Ok(Some(ended)) = clone::reap(process.pidfd.as_fd()) else { return };
         let Some(mut process) = self.processes.remove(&id) else { return };
+        self.unwatch(process.pidfd.as_fd());
+        process.report().into_iter().for_each(|report| self.unwatch(report));
         let container = process.role.container().clone();
         let Some(entry) = self.containers.get_mut(&container) else { return };
         entry.processes -= 1;
@@ -338,6 +346,11 @@ impl Server<'_> {
             Ok(()) => {}
         }
         removal.deleting = true;
+        // A container that has written nothing leaves nothing to go through.
+        match std::fs::remove_dir(&entry.spec.scratch) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
+            _ => return self.removed(container, None),
+        }
         if let Err(failure) = self.clone_deleter(container) {
             self.removed(container, Some(failure));
         }
@@ -376,6 +389,9 @@ impl Server<'_> {
         let Some(entry) = self.containers.remove(container) else { return };
         if entry.made.is_some() {
             let _ = std::fs::remove_dir_all(self.bundle(container));
+        }
+        if in_memory(&entry.spec, self.hello.rootless) {
+            let _ = delete(&self.memory(container));
         }
         for (id, answer) in entry.removal.unwrap_or_default().waiting {
             let answer = match (answer, &failure) {

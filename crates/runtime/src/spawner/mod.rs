@@ -65,6 +65,11 @@ fn oci_directory(directory: &Path) -> PathBuf {
     directory.join("oci")
 }
 
+/// For what containers need no disk for, in the same memory. No id of a container begins with a dot.
+fn memory_directory(directory: &Path) -> PathBuf {
+    oci_directory(directory).join(".memory")
+}
+
 /// Ends this process at a step, as suddenly as a crash.
 fn die_if_asked(die_at: Option<&str>, who: &str, step: Step) {
     if cfg!(debug_assertions) && die_at.is_some_and(|at| at == format!("{who}:{step:?}")) {

@@ -138,6 +138,7 @@ impl Server<'_> {
                 rootless: common.rootless,
                 unified_cgroups: common.unified_cgroups,
                 place: &root,
+                memory: &common.memory,
             };
             builder.stage(&staged, |step| common.reached(step))?;
             let config = serde_json::to_vec(&Config::new(spec, &around)).map_err(io::Error::from);

@@ -1,6 +1,6 @@
 //! A child of the spawner, from `clone3` until it is reaped.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::channel;
 use super::child::Report;
@@ -103,13 +103,14 @@ impl Process {
         self.settled = true;
     }
 
-    /// It may have something to say.
-    pub(super) fn reports(&self) -> bool {
-        self.report.is_some()
+    /// Where it may still have something to say.
+    pub(super) fn report(&self) -> Option<BorrowedFd<'_>> {
+        self.report.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes in what the child reports. `true` once it has closed its side: it has executed its program, or ended.
-    pub(super) fn hear(&mut self) -> bool {
+    /// Takes in what the child reports. Gives back the socket once the child has closed its side: it has executed its
+    /// program, or ended.
+    pub(super) fn hear(&mut self) -> Option<OwnedFd> {
         while let Some(report) = &self.report {
             match channel::receive(report.as_fd()) {
                 Ok(Some(mut packet)) => match packet.read() {
@@ -120,14 +121,15 @@ impl Process {
                         self.outcome = Outcome::Failed(Failure::Step(Step::Clone, error.to_string()))
                     }
                 },
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
-                Ok(None) | Err(_) => self.report = None,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return None,
+                Ok(None) | Err(_) => return self.report.take(),
             }
         }
-        true
+        None
     }
 
-    /// Whether its setup has succeeded, and what came with it. Only to be asked when [`Process::hear`] was `true`.
+    /// Whether its setup has succeeded, and what came with it. Only to be asked when [`Process::hear`] has given back
+    /// the socket.
     pub(super) fn outcome(&mut self) -> Result<Option<OwnedFd>, Failure> {
         match &self.outcome {
             Outcome::Ready => Ok(self.terminal.take()),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use rustix::buffer::spare_capacity;
@@ -20,11 +21,14 @@ use super::start::SOCKET;
 use super::{During, Step};
 use crate::Exit;
 use crate::rootfs::template::Template;
-use crate::spec::{ContainerId, SandboxId};
+use crate::seccomp::Filter;
+use crate::spec::{ContainerId, SandboxId, SandboxSpec};
 
 /// How often a cgroup that is still busy is tried again.
 const RETRY: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Requests that are read before others get their turn.
+const MOST_AT_ONCE: usize = 64;
 /// Answers that the node has not read yet. It reads all the time; one that does not is broken.
 const MOST_UNREAD: usize = 100_000;
 
@@ -91,6 +95,7 @@ pub(super) struct Server<'a> {
     epoll: OwnedFd,
     pub(super) hello: Hello,
     pub(super) template: Template,
+    pub(super) filter: Filter,
     pub(super) factory: Factory,
     pub(super) own_pids: OwnedFd,
     /// As it was before we raised it for ourselves; containers get this one.
@@ -99,6 +104,9 @@ pub(super) struct Server<'a> {
     pub(super) containers: BTreeMap<ContainerId, Container>,
     /// By the number of the request that made them.
     pub(super) processes: HashMap<u64, Process>,
+    /// Sandboxes that are yet to be made. Each takes as long as starting a container, so those that are made already go
+    /// first: while one is made here, the containers of others set themselves up.
+    waiting: VecDeque<(u64, SandboxSpec)>,
     /// Containers whose cgroup was busy when it was to be removed.
     pub(super) busy: Vec<ContainerId>,
     /// Numbers for processes that nobody asked for, from the other end.
@@ -106,6 +114,8 @@ pub(super) struct Server<'a> {
     /// There may be children that nobody knows.
     pub(super) strays: bool,
     unsent: VecDeque<Packet>,
+    /// We are told when the node has made room for what is unsent.
+    wants_room: bool,
 }
 
 impl<'a> Server<'a> {
@@ -116,6 +126,7 @@ impl<'a> Server<'a> {
         let template =
             Template::mount(&hello.directory.join("template"), hello.rootless).during(Step::Devices)?;
         super::oci::mount_state(&super::oci_directory(&hello.directory)).during(Step::Oci)?;
+        std::fs::create_dir(super::memory_directory(&hello.directory)).during(Step::Root)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during(Step::Clone)?;
         channel::set_nonblocking(socket).during(Step::Clone)?;
         epoll::add(&epoll, socket, Token::Socket.pack(), EventFlags::IN).during(Step::Clone)?;
@@ -125,6 +136,7 @@ impl<'a> Server<'a> {
             socket,
             epoll,
             template,
+            filter: Filter::new(&crate::capabilities::default_set()),
             factory: Factory::new(hello.spare_sandboxes).during(Step::Namespaces)?,
             own_pids,
             open_files,
@@ -132,10 +144,12 @@ impl<'a> Server<'a> {
             sandboxes: BTreeMap::new(),
             containers: BTreeMap::new(),
             processes: HashMap::new(),
+            waiting: VecDeque::new(),
             busy: Vec::new(),
             next_internal: u64::MAX >> 2,
             strays: false,
             unsent: VecDeque::new(),
+            wants_room: false,
         })
     }
 
@@ -145,7 +159,7 @@ impl<'a> Server<'a> {
         loop {
             events.clear();
             let prepare = self.factory.wants_more();
-            let timeout = match (prepare, self.busy.is_empty()) {
+            let timeout = match (prepare || !self.waiting.is_empty(), self.busy.is_empty()) {
                 (true, _) => Some(&AT_ONCE),
                 (false, false) => Some(&RETRY),
                 (false, true) => None,
@@ -165,38 +179,52 @@ impl<'a> Server<'a> {
             }
             self.reap_strays();
             self.retry_busy();
-            // Only when nothing else is to be done: each takes as long as starting a container.
-            if prepare && events.is_empty() {
+            if let Some((id, spec)) = self.waiting.pop_front() {
+                self.make_sandbox(id, &spec);
+            } else if prepare && events.is_empty() {
+                // Only when nothing else is to be done.
                 self.factory.prepare();
             }
         }
     }
 
-    /// Reads and sends what there is. `false` when the node is gone.
+    /// Reads and sends what there is, but not without end. `false` when the node is gone.
     fn serve(&mut self) -> io::Result<bool> {
-        self.flush()?;
-        match channel::receive(self.socket) {
-            Ok(Some(packet)) => {
-                let asked: Asked = packet.read()?;
-                self.request(asked, packet.descriptors);
-                Ok(true)
-            }
-            Ok(None) => Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
-            Err(error) => Err(error),
+        if !self.unsent.is_empty() {
+            self.flush()?;
         }
+        for _ in 0..MOST_AT_ONCE {
+            match channel::receive(self.socket) {
+                Ok(Some(packet)) => {
+                    let asked: Asked = packet.read()?;
+                    self.request(asked, packet.descriptors);
+                }
+                Ok(None) => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 
     fn request(&mut self, asked: Asked, descriptors: Vec<OwnedFd>) {
         let id = asked.id;
         let result = match asked.request {
-            Request::CreateSandbox(spec) => self.create_sandbox(&spec),
+            Request::CreateSandbox(spec) => {
+                self.waiting.push_back((id, spec));
+                return;
+            }
             Request::RemoveSandbox(sandbox) => {
+                self.make_waiting(&sandbox);
                 self.remove_sandbox(id, &sandbox);
                 return;
             }
-            Request::Socket { sandbox, source } => self.socket(&sandbox, source),
+            Request::Socket { sandbox, source } => {
+                self.make_waiting(&sandbox);
+                self.socket(&sandbox, source)
+            }
             Request::Start { spec, by, streams } => {
+                self.make_waiting(&spec.sandbox);
                 self.start(id, spec, by, streams.attach(descriptors));
                 return;
             }
@@ -216,13 +244,35 @@ impl<'a> Server<'a> {
             }
             Request::Usage(container) => self.usage(&container),
         };
+        self.reply(id, result);
+    }
+
+    fn reply(&mut self, id: u64, result: Result<(Answer, Vec<OwnedFd>), Failure>) {
         match result {
             Ok((answer, descriptors)) => self.answer(id, answer, descriptors),
             Err(failure) => self.answer(id, Answer::Failed(failure), Vec::new()),
         }
     }
 
-    fn create_sandbox(&mut self, spec: &crate::SandboxSpec) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+    /// Where a container may have a directory in memory.
+    pub(super) fn memory(&self, container: &ContainerId) -> PathBuf {
+        super::memory_directory(&self.hello.directory).join(container.as_str())
+    }
+
+    fn make_sandbox(&mut self, id: u64, spec: &SandboxSpec) {
+        let result = self.create_sandbox(spec);
+        self.reply(id, result);
+    }
+
+    /// Nobody who asks for something in a sandbox overtakes whoever has asked for the sandbox.
+    fn make_waiting(&mut self, sandbox: &SandboxId) {
+        while let Some(at) = self.waiting.iter().position(|(_, spec)| &spec.id == sandbox) {
+            let Some((id, spec)) = self.waiting.remove(at) else { return };
+            self.make_sandbox(id, &spec);
+        }
+    }
+
+    fn create_sandbox(&mut self, spec: &SandboxSpec) -> Result<(Answer, Vec<OwnedFd>), Failure> {
         if self.sandboxes.contains_key(&spec.id) {
             return Err(Failure::Exists(What::Sandbox, spec.id.to_string()));
         }
@@ -272,7 +322,18 @@ impl<'a> Server<'a> {
     }
 
     pub(super) fn watch(&self, descriptor: BorrowedFd<'_>, token: Token) -> Result<(), Failure> {
-        epoll::add(&self.epoll, descriptor, token.pack(), EventFlags::IN).during(Step::Clone)
+        let wanted = match token {
+            // What a child has said is of interest when it has said all.
+            Token::Report(_) => EventFlags::RDHUP,
+            Token::Socket | Token::Exit(_) => EventFlags::IN,
+        };
+        epoll::add(&self.epoll, descriptor, token.pack(), wanted).during(Step::Clone)
+    }
+
+    /// To be called before a watched descriptor is closed: children that are not executed yet have a copy of it, and
+    /// epoll would go on to tell us of that.
+    pub(super) fn unwatch(&self, descriptor: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.epoll, descriptor);
     }
 
     pub(super) fn answer(&mut self, id: u64, answer: Answer, descriptors: Vec<OwnedFd>) {
@@ -308,9 +369,14 @@ impl<'a> Server<'a> {
         if self.unsent.len() > MOST_UNREAD {
             return Err(io::Error::other("the node does not read its answers"));
         }
-        let mut wanted = EventFlags::IN;
-        wanted.set(EventFlags::OUT, !self.unsent.is_empty());
-        Ok(epoll::modify(&self.epoll, self.socket, Token::Socket.pack(), wanted)?)
+        let full = !self.unsent.is_empty();
+        if self.wants_room != full {
+            self.wants_room = full;
+            let mut wanted = EventFlags::IN;
+            wanted.set(EventFlags::OUT, full);
+            epoll::modify(&self.epoll, self.socket, Token::Socket.pack(), wanted)?;
+        }
+        Ok(())
     }
 }
 

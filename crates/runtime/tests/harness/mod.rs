@@ -89,13 +89,8 @@ impl Node {
     }
 
     pub(crate) async fn sandbox(&self, name: &str) -> (SandboxId, SandboxSockets) {
-        let id = SandboxId::new(name).unwrap();
-        let spec = SandboxSpec {
-            id: id.clone(),
-            hostname: name.to_owned(),
-            address: Ipv4Addr::new(10, 244, 0, 2),
-            name_server: Ipv4Addr::new(10, 96, 0, 10),
-        };
+        let spec = sandbox_spec(name);
+        let id = spec.id.clone();
         let sockets = self.handle.create(spec).await.unwrap();
         (id, sockets)
     }
@@ -104,7 +99,6 @@ impl Node {
     pub(crate) fn spec(&self, name: &str, sandbox: &SandboxId, args: &[&str]) -> ContainerSpec {
         let id = ContainerId::new(name).unwrap();
         let scratch = self.options.scratch(&id);
-        std::fs::create_dir_all(&scratch).unwrap();
         ContainerSpec {
             id,
             sandbox: sandbox.clone(),
@@ -175,6 +169,15 @@ impl Node {
         let exit = process.exit.await.unwrap();
         runtime.remove(&id).await?;
         Ok((exit, output))
+    }
+}
+
+pub(crate) fn sandbox_spec(name: &str) -> SandboxSpec {
+    SandboxSpec {
+        id: SandboxId::new(name).unwrap(),
+        hostname: name.to_owned(),
+        address: Ipv4Addr::new(10, 244, 0, 2),
+        name_server: Ipv4Addr::new(10, 96, 0, 10),
     }
 }
 

@@ -28,7 +28,7 @@ pub struct ServerProcess {
     /// From the start of the process to the first answer that says it is ready.
     pub start_time: Duration,
     process: Process,
-    _scratch: tempfile::TempDir,
+    scratch: tempfile::TempDir,
 }
 
 impl ServerProcess {
@@ -49,7 +49,7 @@ impl ServerProcess {
             match ready(&kubeconfig, &address).await {
                 Ok(http) => {
                     let start_time = begun.elapsed();
-                    return Ok(ServerProcess { http, start_time, process, _scratch: scratch });
+                    return Ok(ServerProcess { http, start_time, process, scratch });
                 }
                 Err(error) if begun.elapsed() > READY_LIMIT => {
                     bail!("agentcube is not ready: {error:#}\n{}", process.log_tail())
@@ -57,6 +57,11 @@ impl ServerProcess {
                 Err(_) => tokio::time::sleep(Duration::from_micros(500)).await,
             }
         }
+    }
+
+    /// For clients of their own.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.scratch.path().join("kubeconfig")
     }
 
     /// Resident memory in bytes.

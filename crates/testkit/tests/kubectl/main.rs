@@ -178,6 +178,8 @@ impl Session<'_> {
     fn mask(&self, text: &str) -> String {
         static MASKS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
             [
+                // What kubectl logs about its own watches depends on the moment.
+                (r"(?m)^[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ .*\n", ""),
                 (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "{uid}"),
                 (r"20(2[4-9]|[3-9]\d)-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "{time}"),
                 (r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w{3} 20\d\d \d\d:\d\d:\d\d \+\d{4}", "{time}"),

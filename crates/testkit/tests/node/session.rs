@@ -113,7 +113,7 @@ async fn config_map(kubectl: &Kubectl) -> Result<()> {
 fn asking(host: &str, port: u16, times: usize) -> String {
     format!(
         "for i in $(seq {times}); do exec 3<>/dev/tcp/{host}/{port}; \
-         printf 'GET / HTTP/1.0\\r\\nx-agentcube-session: '$i'\\r\\n\\r\\n' >&3; tail -n 1 <&3; exec 3>&-; done"
+         printf 'GET / HTTP/1.0\\r\\nx-session-id: '$i'\\r\\n\\r\\n' >&3; tail -n 1 <&3; exec 3>&-; done"
     )
 }
 

@@ -14,7 +14,7 @@ use super::observe::{HASH_LABEL, Observed, actual, is_observed, same_template, s
 use super::revision::{self, Annotations, DESIRED, noted};
 use super::status::{self, Next};
 use super::{hash, limits, proportion, rollout};
-use crate::controller::Requeue;
+use agentcube_operator::controller::Requeue;
 
 /// The longest name of a ReplicaSet.
 const LONGEST_NAME: usize = 253;

@@ -13,7 +13,7 @@ use super::limits::max_unavailable;
 use super::observe::{Observed, actual, available, size, wanted};
 use super::plan::Sets;
 use super::revision::REVISION;
-use crate::controller::Requeue;
+use agentcube_operator::controller::Requeue;
 
 const AVAILABLE: &str = "Available";
 const PROGRESSING: &str = "Progressing";

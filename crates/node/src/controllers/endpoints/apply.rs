@@ -11,7 +11,7 @@ use super::super::{is_namespace_ending, reason_of};
 use super::Context;
 use super::observe::Observed;
 use super::plan::Operation;
-use crate::cache::{Cache, Object};
+use agentcube_operator::cache::{Cache, Object};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {

@@ -15,9 +15,9 @@ use kube::{Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use super::{Caches, Key};
-use crate::cache::Change;
-use crate::controller::{Controller, Requeue};
-use crate::events::Recorder;
+use agentcube_operator::cache::Change;
+use agentcube_operator::controller::{Controller, Requeue};
+use agentcube_operator::events::Recorder;
 
 const NAME: &str = "endpoint-slice-controller";
 

@@ -168,7 +168,7 @@ impl Apply<'_> {
         self.recorded = true;
         self.context.caches.jobs.put(self.job.clone());
         for note in notes {
-            let about = crate::events::reference(&self.job);
+            let about = agentcube_operator::events::reference(&self.job);
             self.context.events.record(about, note.severity, &note.reason, note.message);
         }
         Ok(())

@@ -15,7 +15,7 @@ use super::backoff::Backoff;
 use super::facts::{Facts, spec};
 use super::manage::{self, Managed};
 use super::{policy, status, track, worker};
-use crate::events::Severity;
+use agentcube_operator::events::Severity;
 
 /// The controller that keeps Jobs which name no other.
 const CONTROLLER: &str = "kubernetes.io/job-controller";

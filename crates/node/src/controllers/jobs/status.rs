@@ -6,7 +6,7 @@ use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
 use super::facts::spec;
 use super::plan::{Note, Verdict};
 use crate::controllers::time;
-use crate::events::Severity;
+use agentcube_operator::events::Severity;
 
 const COMPLETE: &str = "Complete";
 const FAILED: &str = "Failed";

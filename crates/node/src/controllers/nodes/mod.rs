@@ -11,8 +11,8 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::Caches;
-use crate::cache::Cache;
-use crate::controller::{Controller, Requeue};
+use agentcube_operator::cache::Cache;
+use agentcube_operator::controller::{Controller, Requeue};
 
 pub async fn run(client: Client, caches: Caches, shutdown: CancellationToken) {
     let nodes = caches.nodes;

@@ -8,7 +8,7 @@ use super::super::pods::{Availability, availability, is_ready};
 use super::super::{counted, time};
 use super::observe::Observed;
 use super::plan::{active, terminating};
-use crate::controller::Requeue;
+use agentcube_operator::controller::Requeue;
 
 const FAILURE: &str = "ReplicaFailure";
 

@@ -12,7 +12,7 @@ use kube::{Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use super::Caches;
-use crate::controller::{Controller, Requeue};
+use agentcube_operator::controller::{Controller, Requeue};
 
 const CONTROLLER: &str = "kubernetes-service-controller";
 const NAMESPACE: &str = "default";

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::plan::Operation;
-use crate::cache::{Cache, Object};
 use crate::controllers::ownership::{adoption, controller_reference, release};
 use crate::controllers::refusal::{self, code, is_gone};
 use crate::controllers::{is_current, is_namespace_ending, reason_of};
+use agentcube_operator::cache::{Cache, Object};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {

@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::ownership::{Claim, controller_of};
 use super::{Caches, Key};
-use crate::controller::{Controller, Requeue};
-use crate::events::Recorder;
+use agentcube_operator::controller::{Controller, Requeue};
+use agentcube_operator::events::Recorder;
 
 const NAME: &str = "statefulset-controller";
 

@@ -17,8 +17,8 @@ use super::matching::{
 };
 use super::plan::{ClaimStatus, Operation};
 use super::{FINALIZER, PROVISIONER, Provisioner};
-use crate::events::{Severity, reference};
 use crate::kubelet::volumes::remove_directory;
+use agentcube_operator::events::{Severity, reference};
 
 /// Something that must be tried again.
 #[derive(Debug, thiserror::Error)]

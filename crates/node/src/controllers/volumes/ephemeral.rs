@@ -5,7 +5,7 @@ use kube::api::{Api, PostParams};
 use serde_json::json;
 
 use super::{Error, Key, Provisioner};
-use crate::cache::Change;
+use agentcube_operator::cache::Change;
 
 /// A Pod that has such volumes and can still use them.
 pub(super) fn keys(change: &Change<Pod>) -> Option<Key> {

@@ -26,9 +26,9 @@ use tokio_util::sync::CancellationToken;
 pub use apply::Error;
 pub use plan::{ClaimStatus, Operation, Supply};
 
-use crate::cache::{Cache, Change};
-use crate::controller::{Controller, Requeue};
-use crate::events::Recorder;
+use agentcube_operator::cache::{Cache, Change};
+use agentcube_operator::controller::{Controller, Requeue};
+use agentcube_operator::events::Recorder;
 
 /// The class that claims without one get.
 pub const CLASS: &str = "local";

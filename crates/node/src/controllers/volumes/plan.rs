@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::matching::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, PROVISIONED_BY, SELECTED_NODE, annotation};
 use super::{FINALIZER, PROVISIONER};
-use crate::events::Severity;
+use agentcube_operator::events::Severity;
 
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, ObjectReference, Pod};
 
 use super::{Outcome, Parts};
-use crate::events::Severity;
 use crate::kubelet::machine::{Kind, Report, Verdict, printed_pod};
 use crate::kubelet::probe::{self, Target};
+use agentcube_operator::events::Severity;
 
 pub(crate) async fn probe(
     parts: Arc<Parts>,

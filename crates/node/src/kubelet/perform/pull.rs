@@ -7,9 +7,9 @@ use agentcube_runtime::image::{Credentials, Error, HOST, Image, Keyring, Referen
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::{Loaded, Outcome, Parts, blocking};
-use crate::events::Severity;
 use crate::kubelet::machine::Report;
 use crate::kubelet::worker::about;
+use agentcube_operator::events::Severity;
 
 /// A pull that takes longer is begun anew.
 const LIMIT: Duration = Duration::from_secs(1800);

@@ -12,7 +12,6 @@ use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP};
 use tokio::net::unix::pipe;
 
 use super::{Loaded, Outcome, Parts, Started, blocking, uid};
-use crate::events::Severity;
 use crate::kubelet::container::{self, Refusal, termination_message};
 use crate::kubelet::environment;
 use crate::kubelet::living::Run;
@@ -21,6 +20,7 @@ use crate::kubelet::machine::Report;
 use crate::kubelet::signals;
 use crate::kubelet::volumes::Prepared;
 use crate::kubelet::worker::{Ground, about};
+use agentcube_operator::events::Severity;
 
 /// What a start needs.
 #[derive(Clone)]

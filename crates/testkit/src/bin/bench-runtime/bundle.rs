@@ -1,14 +1,16 @@
-//! The root file system that all containers share: this program and the libraries that it has loaded.
+//! The root file system that all containers share: the measured program and the libraries that programs here load, where
+//! the loader looks first.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// Where programs are told to find the loader, by architecture.
 const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
-/// This program in the containers.
+const LOADER_CACHE: &str = "/etc/ld.so.cache";
+/// The measured program in the containers.
 pub(crate) const PROGRAM: &str = "/bench";
 
 pub(crate) struct RootFs {
@@ -20,7 +22,9 @@ impl RootFs {
         let directory = tempfile::Builder::new().prefix("bench-").tempdir()?;
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755))?;
         let root = RootFs { directory };
-        root.add(&std::env::current_exe()?, Path::new(PROGRAM))?;
+        root.link_as_the_machine()?;
+        root.add(&program()?, Path::new(PROGRAM))?;
+        root.add(Path::new(LOADER_CACHE), Path::new(LOADER_CACHE)).ok();
         for library in loaded()? {
             root.add(&library, &library)?;
         }
@@ -44,12 +48,30 @@ impl RootFs {
         Ok(path)
     }
 
+    /// `/lib` is elsewhere on most machines.
+    fn link_as_the_machine(&self) -> Result<()> {
+        for name in ["lib", "lib64"] {
+            if let Ok(to) = std::fs::read_link(Path::new("/").join(name)) {
+                std::fs::create_dir_all(self.path().join(&to))?;
+                std::os::unix::fs::symlink(to, self.path().join(name))?;
+            }
+        }
+        Ok(())
+    }
+
     fn add(&self, from: &Path, to: &Path) -> Result<()> {
         let to = self.path().join(to.strip_prefix("/").context("an absolute path")?);
         std::fs::create_dir_all(to.parent().context("not the root")?)?;
         std::fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
         Ok(())
     }
+}
+
+/// The measured program on the machine.
+pub(crate) fn program() -> Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("bench-program");
+    ensure!(program.exists(), "{} is missing: build it with `cargo xtask bench runtime`", program.display());
+    Ok(program)
 }
 
 /// The libraries that this process has loaded.

@@ -1,13 +1,14 @@
 //! Measures how long a container takes from being asked for to running and to answering, ours against `runc run` and
-//! `crun run`: `bench-runtime [--json] [--enforce] [--only=NAME]`. All run the same program, this one, in the same root
-//! file system; the floor is the program without a container.
+//! `crun run`: `bench-runtime [--json] [--enforce] [--only=NAME]`. All run the same program, `bench-program` beside this
+//! one, in the same root file system; the floor is the program without a container.
 
 mod bundle;
 mod native;
 mod oci;
 mod plain;
-mod program;
 mod report;
+#[path = "../bench-program/words.rs"]
+mod words;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -96,11 +97,8 @@ impl Alive {
 
 /// Synchronous on purpose: spawners are started while there is one thread.
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    match args.next().as_deref() {
-        Some("__spawner") => return spawner::main(),
-        Some("serve") => return program::serve(&args.next().unwrap_or_default()),
-        _ => {}
+    if std::env::args().nth(1).as_deref() == Some("__spawner") {
+        return spawner::main();
     }
     let flag = |name: &str| std::env::args().any(|arg| arg == name);
     match measure() {
@@ -114,21 +112,28 @@ fn main() -> ExitCode {
 
 fn measure() -> Result<(Vec<Measured>, Vec<String>)> {
     let root = RootFs::make()?;
-    let mut peers = vec![
-        Peer::Plain(Plain::new(&root)?),
-        Peer::Native(Native::start(report::NATIVE, 0, &root)?),
-        Peer::Native(Native::start(report::POOLED, AT_ONCE, &root)?),
-    ];
+    let only = std::env::args().find_map(|arg| Some(arg.strip_prefix("--only=")?.to_owned()));
+    // A spawner that is started has to be stopped in order, or its cgroups stay.
+    let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
+    let mut peers = Vec::new();
+    if wanted(report::FLOOR) {
+        peers.push(Peer::Plain(Plain::new(&root)?));
+    }
+    for (name, spare) in [(report::NATIVE, 0), (report::POOLED, AT_ONCE)] {
+        if wanted(name) {
+            peers.push(Peer::Native(Native::start(name, spare, &root)?));
+        }
+    }
     let mut skipped = Vec::new();
     for name in ["runc", "crun"] {
         match Oci::find(name, &root) {
-            Ok(oci) => peers.push(Peer::Oci(oci)),
+            Ok(oci) if wanted(&oci.name) => peers.push(Peer::Oci(oci)),
+            Ok(_) => {}
             Err(error) => skipped.push(format!("{name}: {error:#}")),
         }
     }
-    let only = std::env::args().find_map(|arg| Some(arg.strip_prefix("--only=")?.to_owned()));
-    peers.retain(|peer| only.as_ref().is_none_or(|only| only == peer.name()));
-    let runtime = tokio::runtime::Runtime::new().context("threads can be started")?;
+    // One thread: what is measured has the others.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok((runtime.block_on(compare(peers))?, skipped))
 }
 
@@ -175,14 +180,14 @@ where
 {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let word = output.read_u8().await.context("the program did not run")?;
-    anyhow::ensure!(word == program::RUNNING, "the program says {word}");
+    anyhow::ensure!(word == words::RUNNING, "the program says {word}");
     let running = begun.elapsed();
     let word = output.read_u8().await.context("the program does not listen")?;
-    anyhow::ensure!(word == program::LISTENING, "the program says {word}");
+    anyhow::ensure!(word == words::LISTENING, "the program says {word}");
     let mut stream = connect.await?;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: bench\r\n\r\n").await?;
-    let mut answer = [0; program::ANSWER.len()];
+    let mut answer = [0; words::ANSWER.len()];
     stream.read_exact(&mut answer).await?;
-    anyhow::ensure!(answer == program::ANSWER, "the program answers {answer:?}");
+    anyhow::ensure!(answer == words::ANSWER, "the program answers {answer:?}");
     Ok((Times { running, answering: begun.elapsed() }, stream))
 }

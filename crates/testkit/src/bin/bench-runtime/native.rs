@@ -15,7 +15,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::bundle::{PROGRAM, RootFs};
-use crate::{Times, program, time};
+use crate::{Times, time, words};
 
 pub(crate) struct Native {
     pub(crate) name: &'static str,
@@ -70,7 +70,7 @@ impl Native {
         let process = native.start(container, stdio).await?;
         let connect = async {
             let socket = std::net::TcpStream::from(handle.socket(&sandbox, None).await?);
-            let to = SocketAddr::from((address, program::PORT));
+            let to = SocketAddr::from((address, words::PORT));
             Ok(TcpSocket::from_std_stream(socket).connect(to).await?)
         };
         let (times, connection) = time(begun, &mut output, connect).await?;
@@ -80,14 +80,13 @@ impl Native {
     fn spec(&self, number: usize, sandbox: SandboxId) -> Result<ContainerSpec> {
         let id = ContainerId::new(format!("c{number}"))?;
         let scratch = self.options.scratch(&id);
-        std::fs::create_dir_all(&scratch)?;
         Ok(ContainerSpec {
             id,
             sandbox,
             root: Root::Directory(self.root.clone()),
             read_only_root: true,
             scratch,
-            args: vec![PROGRAM.to_owned(), "serve".to_owned()],
+            args: vec![PROGRAM.to_owned()],
             env: Vec::new(),
             cwd: PathBuf::from("/"),
             user: User::default(),

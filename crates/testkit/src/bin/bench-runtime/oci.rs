@@ -122,7 +122,7 @@ fn config(program: &Path, directory: &Path, root: &Path) -> Result<Value> {
     let mut config: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
     std::fs::remove_file(&file)?;
     config["process"]["terminal"] = json!(false);
-    config["process"]["args"] = json!([PROGRAM, "serve", SOCKET]);
+    config["process"]["args"] = json!([PROGRAM, SOCKET]);
     config["root"] = json!({"path": root, "readonly": true});
     Ok(config)
 }

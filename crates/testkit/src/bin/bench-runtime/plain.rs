@@ -6,22 +6,23 @@ use std::process::{Command, Stdio};
 use anyhow::Result;
 
 use crate::Times;
-use crate::bundle::RootFs;
+use crate::bundle::{self, RootFs};
 use crate::oci::{self, Alive};
 
 pub(crate) struct Plain {
+    program: PathBuf,
     sockets: PathBuf,
 }
 
 impl Plain {
     pub(crate) fn new(root: &RootFs) -> Result<Plain> {
-        Ok(Plain { sockets: root.beside("sockets")? })
+        Ok(Plain { program: bundle::program()?, sockets: root.beside("sockets")? })
     }
 
     pub(crate) async fn start(&self, number: usize) -> Result<(Times, Alive)> {
         let socket = self.sockets.join(number.to_string());
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("serve").arg(&socket).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut command = Command::new(&self.program);
+        command.arg(&socket).stdin(Stdio::null()).stderr(Stdio::piped());
         oci::start(command, socket).await
     }
 }

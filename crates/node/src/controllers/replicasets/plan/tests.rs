@@ -6,7 +6,7 @@ use serde_json::json;
 use super::super::super::ownership::controller_reference;
 use super::super::status;
 use super::*;
-use crate::controller::Requeue;
+use agentcube_operator::controller::Requeue;
 
 fn now() -> Timestamp {
     "2026-01-02T00:00:00Z".parse().unwrap()

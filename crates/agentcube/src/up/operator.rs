@@ -1,0 +1,111 @@
+//! The parts that make Tasks work: controllers, providers, lifecycle manager, router, gateway. One process runs them on
+//! its data directory, so each leads without election. Stopped from the outside in: the gateway lets requests end, the
+//! router gives up its Lease, then the rest.
+
+use std::net::{IpAddr, TcpListener};
+use std::sync::Arc;
+
+use agentcube_instance::lifecycle::{self, Limits};
+use agentcube_instance::reserve::{self, Reserver};
+use agentcube_instance::spec::{Config, Providers};
+use agentcube_instance::timing::Timing;
+use agentcube_instance::token;
+use agentcube_router::{Connect, Gateway};
+use agentcube_task::Controllers;
+use anyhow::Context;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Client;
+use kube::api::{Api, ObjectMeta, PostParams};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Where the operator has its own objects.
+pub(super) const NAMESPACE: &str = "agentcube-system";
+/// The name of the one router.
+const ROUTER: &str = "embedded";
+
+/// What the parts need.
+pub(super) struct Options {
+    pub(super) client: Client,
+    pub(super) config: Config,
+    pub(super) connect: Arc<dyn Connect>,
+    /// The socket for requests to Tasks.
+    pub(super) listener: TcpListener,
+    pub(super) address: IpAddr,
+}
+
+/// A part that runs until it is told to stop.
+struct Part {
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl Part {
+    fn start<F: Future<Output = ()> + Send + 'static>(run: impl FnOnce(CancellationToken) -> F) -> Part {
+        let stop = CancellationToken::new();
+        Part { running: tokio::spawn(run(stop.clone())), stop }
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        if let Err(error) = self.running.await {
+            tracing::error!(%error, "a part did not end well");
+        }
+    }
+}
+
+/// The parts, in the order in which they stop.
+pub(super) struct Operator {
+    parts: Vec<Part>,
+}
+
+impl Operator {
+    /// Starts everything; comes back when requests can be served.
+    pub(super) async fn start(options: Options) -> anyhow::Result<Operator> {
+        let Options { client, config, connect, listener, address } = options;
+        make_namespace(&client).await.context("cannot make the operator's namespace")?;
+        let keys = token::ensure_master_keys(client.clone(), NAMESPACE).await?;
+        let timing = Timing::default();
+        let providers = Providers::new(client.clone(), config);
+        let controllers =
+            Controllers::new(client.clone(), Arc::new(providers.clone()), agentcube_task::Options::default());
+        let lifecycle = lifecycle::Options { namespace: NAMESPACE.into(), timing, limits: Limits::default() };
+        let lifecycle = lifecycle::Manager::new(client.clone(), lifecycle);
+        let router = reserve::Options { name: ROUTER.into(), namespace: NAMESPACE.into(), keys, timing };
+        let reserver = Reserver::new(client.clone(), router);
+        let gateway = agentcube_router::Options {
+            address,
+            bound: vec![listener],
+            ..agentcube_router::Options::default()
+        };
+        let gateway = Gateway::new(client, Arc::new(reserver.clone()), connect, gateway);
+        let parts = vec![
+            Part::start(|stop| gateway.run(stop)),
+            Part::start({
+                let reserver = reserver.clone();
+                |stop| reserver.run(stop)
+            }),
+            Part::start(|stop| lifecycle.run(stop)),
+            Part::start(|stop| controllers.run(stop)),
+            Part::start(|stop| providers.run(stop)),
+        ];
+        reserver.ready().await;
+        Ok(Operator { parts })
+    }
+
+    /// Stops one part after the other.
+    pub(super) async fn stop(self) {
+        for part in self.parts {
+            part.stop().await;
+        }
+    }
+}
+
+async fn make_namespace(client: &Client) -> Result<(), kube::Error> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let metadata = ObjectMeta { name: Some(NAMESPACE.into()), ..ObjectMeta::default() };
+    match api.create(&PostParams::default(), &Namespace { metadata, ..Namespace::default() }).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        other => other.map(drop),
+    }
+}

@@ -1,0 +1,344 @@
+//! Turns changes of objects into views of Tasks, each object read once per change, and says which Tasks a change
+//! concerns. An object is always read from its cache, which never goes backwards, so neither does a view.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentcube_api::labels;
+use agentcube_operator::cache::{Cache, Object};
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Resource;
+use kube::core::ObjectMeta;
+use tokio::time::Instant;
+
+use super::caches::Caches;
+use super::plan::{Plan, plan};
+use super::routers::{Routers, SeenRouter};
+use super::view::{Now, Rules, SeenInstance, SeenJob, SeenLease, View, Wanted};
+use crate::revision::{Form, Revision};
+
+/// A Task, existing or not, told by its UID within its namespace: a label alone is not believed across namespaces.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct TaskKey {
+    pub(super) namespace: Arc<str>,
+    pub(super) uid: Arc<str>,
+}
+
+/// Namespace and name.
+type Place = (Arc<str>, Arc<str>);
+
+/// All that is known.
+#[derive(Debug)]
+pub(super) struct Index {
+    caches: Caches,
+    rules: Rules,
+    /// Where the routers' Leases are. Elsewhere anybody could claim to be a router, and hold everything up.
+    routers_in: String,
+    views: HashMap<TaskKey, View>,
+    tasks: HashMap<Place, TaskKey>,
+    pods: HashMap<Place, TaskKey>,
+    leases: HashMap<Place, TaskKey>,
+    jobs: HashMap<Place, TaskKey>,
+    routers: Routers,
+    /// Those whose next step depends on what routers say.
+    waiting: HashSet<TaskKey>,
+}
+
+/// Whom a change concerns.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Concerned {
+    pub(super) tasks: Vec<TaskKey>,
+    pub(super) routers: bool,
+}
+
+impl Index {
+    pub(super) fn new(caches: Caches, rules: Rules, routers_in: String) -> Index {
+        Index {
+            caches,
+            rules,
+            routers_in,
+            views: HashMap::new(),
+            tasks: HashMap::new(),
+            pods: HashMap::new(),
+            leases: HashMap::new(),
+            jobs: HashMap::new(),
+            routers: Routers::default(),
+            waiting: HashSet::new(),
+        }
+    }
+
+    pub(super) fn task(&mut self, namespace: &str, name: &str) -> Concerned {
+        let task = self.caches.tasks.get(namespace, name);
+        let wanted = task.as_deref().and_then(Wanted::read);
+        let key = wanted
+            .as_ref()
+            .map(|wanted| TaskKey { namespace: wanted.id.namespace.clone(), uid: wanted.id.uid.clone() });
+        let mut tasks = Vec::new();
+        let before = replace(&mut self.tasks, namespace, name, key.clone());
+        if let Some(before) = before.filter(|before| Some(before) != key.as_ref()) {
+            self.views.entry(before.clone()).or_default().task = None;
+            tasks.push(before);
+        }
+        if let Some(key) = key {
+            let form = wanted.as_ref().and_then(|wanted| self.form(wanted));
+            let view = self.views.entry(key.clone()).or_default();
+            // A status that only counts instances concerns nobody.
+            if view.task != wanted || view.form != form {
+                (view.task, view.form) = (wanted, form);
+                tasks.push(key);
+            }
+        }
+        Concerned { tasks, routers: false }
+    }
+
+    /// A PodTemplate has changed.
+    pub(super) fn template(&mut self, meta: &ObjectMeta) -> Concerned {
+        let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+        let (Some(owner), Some(namespace)) = (owner, meta.namespace.as_deref()) else {
+            return Concerned::default();
+        };
+        self.task(namespace, &owner.name)
+    }
+
+    fn form(&self, wanted: &Wanted) -> Option<Form> {
+        let current = wanted.current.as_ref()?;
+        let template = self.caches.templates.get(&wanted.id.namespace, &current.0)?;
+        Revision::read(&template).filter(|revision| revision.task.uid == wanted.id.uid).map(|read| read.form)
+    }
+
+    pub(super) fn pod(&mut self, namespace: &str, name: &str) -> Concerned {
+        let rest = self.rules.limits.rest;
+        refresh::<SeenInstance>(&mut self.views, &mut self.pods, &self.caches.pods, (namespace, name), rest)
+    }
+
+    pub(super) fn job(&mut self, namespace: &str, name: &str) -> Concerned {
+        let rest = self.rules.limits.rest;
+        refresh::<SeenJob>(&mut self.views, &mut self.jobs, &self.caches.jobs, (namespace, name), rest)
+    }
+
+    pub(super) fn lease(&mut self, namespace: &str, name: &str) -> Concerned {
+        let rest = self.rules.limits.rest;
+        let of_session = refresh::<SeenLease>(
+            &mut self.views,
+            &mut self.leases,
+            &self.caches.leases,
+            (namespace, name),
+            rest,
+        );
+        if namespace != self.routers_in || !self.router(namespace, name) {
+            return of_session;
+        }
+        let tasks = of_session.tasks.into_iter().chain(self.waiting.iter().cloned()).collect();
+        Concerned { tasks, routers: true }
+    }
+
+    /// Whether the Lease is or was that of a router, and has changed.
+    fn router(&mut self, namespace: &str, name: &str) -> bool {
+        let lease = self.caches.leases.get(namespace, name);
+        let before = self.routers.0.get(name);
+        let seen = lease.and_then(|lease| SeenRouter::read(&lease, before, Instant::now()));
+        let changed = before != seen.as_ref();
+        match seen {
+            Some(seen) => self.routers.0.insert(name.into(), seen),
+            None => self.routers.0.remove(name),
+        };
+        changed
+    }
+
+    /// What is to be done for a Task now.
+    pub(super) fn plan(&mut self, key: &TaskKey) -> Plan {
+        self.catch_up(key);
+        let now = Now { wall: Timestamp::now(), instant: Instant::now() };
+        let Some(view) = self.views.get(key) else { return Plan::default() };
+        if view.is_empty() {
+            self.views.remove(key);
+            self.waiting.remove(key);
+            return Plan::default();
+        }
+        let plan = plan(view, &self.routers, &self.rules, now);
+        match plan.waits_for_routers {
+            true => self.waiting.insert(key.clone()),
+            false => self.waiting.remove(key),
+        };
+        plan
+    }
+
+    /// Reads again the Leases about which routers have a say. A router changes such a Lease before it says that it
+    /// has seen it, and what it says may have been taken in from the cache ahead of the change.
+    fn catch_up(&mut self, key: &TaskKey) {
+        let Some(view) = self.views.get(key) else { return };
+        let asked = view.sessions.values().filter(|lease| lease.ending || lease.mark.is_some());
+        let asked: Vec<_> = asked.map(|lease| lease.reference.clone()).collect();
+        for lease in asked {
+            self.lease(&lease.namespace, &lease.name);
+        }
+    }
+
+    pub(super) fn view_mut(&mut self, key: &TaskKey) -> Option<&mut View> {
+        self.views.get_mut(key)
+    }
+
+    pub(super) fn routers(&self) -> &Routers {
+        &self.routers
+    }
+
+    pub(super) fn waits_for_routers(&mut self, key: &TaskKey) {
+        self.waiting.insert(key.clone());
+    }
+
+    pub(super) fn keys(&self) -> Vec<TaskKey> {
+        self.views.keys().cloned().collect()
+    }
+
+    /// Forgets what only the next try can show to be over.
+    pub(super) fn begin_full_pass(&mut self) {
+        self.views.values_mut().for_each(|view| view.blocked.clear());
+    }
+}
+
+/// Something that belongs to a Task.
+trait Part: Sized {
+    type Object: Object;
+    fn read(object: &Self::Object, before: Option<&Self>, now: Instant) -> Option<Self>;
+    fn of_mut(view: &mut View) -> &mut BTreeMap<Arc<str>, Self>;
+    fn matters(&self, before: &Self) -> bool;
+    /// Its UID, and whether it is marked.
+    fn mark(&self) -> Option<(&Arc<str>, bool)>;
+}
+
+impl Part for SeenInstance {
+    type Object = Pod;
+
+    fn read(pod: &Pod, before: Option<&Self>, now: Instant) -> Option<Self> {
+        SeenInstance::read(pod, before, now)
+    }
+
+    fn of_mut(view: &mut View) -> &mut BTreeMap<Arc<str>, Self> {
+        &mut view.instances
+    }
+
+    fn matters(&self, before: &Self) -> bool {
+        self.matters(before)
+    }
+
+    fn mark(&self) -> Option<(&Arc<str>, bool)> {
+        Some((&self.record.id.uid, self.mark.is_some()))
+    }
+}
+
+impl Part for SeenLease {
+    type Object = Lease;
+
+    fn read(lease: &Lease, before: Option<&Self>, now: Instant) -> Option<Self> {
+        SeenLease::read(lease, before, now)
+    }
+
+    fn of_mut(view: &mut View) -> &mut BTreeMap<Arc<str>, Self> {
+        &mut view.sessions
+    }
+
+    fn matters(&self, before: &Self) -> bool {
+        self.matters(before)
+    }
+
+    fn mark(&self) -> Option<(&Arc<str>, bool)> {
+        Some((&self.reference.uid, self.mark.is_some()))
+    }
+}
+
+impl Part for SeenJob {
+    type Object = Job;
+
+    fn read(job: &Job, before: Option<&Self>, now: Instant) -> Option<Self> {
+        SeenJob::read(job, before, now)
+    }
+
+    fn of_mut(view: &mut View) -> &mut BTreeMap<Arc<str>, Self> {
+        &mut view.jobs
+    }
+
+    fn matters(&self, before: &Self) -> bool {
+        self.parallelism != before.parallelism || self.deleted != before.deleted
+    }
+
+    fn mark(&self) -> Option<(&Arc<str>, bool)> {
+        None
+    }
+}
+
+/// Brings one part up to date with its cache.
+fn refresh<P: Part>(
+    views: &mut HashMap<TaskKey, View>,
+    filed: &mut HashMap<Place, TaskKey>,
+    cache: &Cache<P::Object>,
+    (namespace, name): (&str, &str),
+    rest: Duration,
+) -> Concerned {
+    let now = Instant::now();
+    let object = cache.get(namespace, name);
+    let key_before = filed.get(&(namespace.into(), name.into())).cloned();
+    let before = key_before
+        .as_ref()
+        .and_then(|key| P::of_mut(views.get_mut(key)?).remove_entry(name))
+        .map(|(_, part)| part);
+    let part = object.as_ref().and_then(|object| P::read(object, before.as_ref(), now));
+    let key = part
+        .as_ref()
+        .zip(object)
+        .map(|(_, object)| TaskKey { namespace: namespace.into(), uid: task_uid(object.meta()) });
+    replace(filed, namespace, name, key.clone());
+    let matters = match (&before, &part) {
+        (Some(before), Some(part)) => key_before != key || part.matters(before),
+        (None, None) => false,
+        _ => true,
+    };
+    let rests = |before: &P, part: Option<&P>| {
+        let (uid, marked) = before.mark()?;
+        let still = part.and_then(|part| part.mark()).filter(|(same, _)| *same == uid);
+        Some((uid.clone(), still.map(|(_, still)| marked && !still)))
+    };
+    let rest_of = before.as_ref().and_then(|before| rests(before, part.as_ref()));
+    if let Some(view) = key_before.as_ref().and_then(|key| views.get_mut(key)) {
+        match rest_of {
+            // The mark was taken back, by us or by a router.
+            Some((uid, Some(true))) => drop(view.rests.insert(uid, now + rest)),
+            Some((uid, None)) => drop(view.rests.remove(&uid)),
+            _ => {}
+        }
+    }
+    if let (Some(key), Some(part)) = (&key, part) {
+        P::of_mut(views.entry(key.clone()).or_default()).insert(name.into(), part);
+    }
+    if !matters {
+        return Concerned::default();
+    }
+    let tasks: HashSet<TaskKey> = key_before.into_iter().chain(key).collect();
+    Concerned { tasks: tasks.into_iter().collect(), routers: false }
+}
+
+/// Files a place under a key, or removes it; gives the key that it had.
+fn replace(
+    filed: &mut HashMap<Place, TaskKey>,
+    namespace: &str,
+    name: &str,
+    key: Option<TaskKey>,
+) -> Option<TaskKey> {
+    let place = (namespace.into(), name.into());
+    match key {
+        Some(key) => filed.insert(place, key),
+        None => filed.remove(&place),
+    }
+}
+
+/// The UID of the Task that something belongs to; empty if it does not say.
+fn task_uid(meta: &ObjectMeta) -> Arc<str> {
+    let label = meta.labels.as_ref().and_then(|labels| labels.get(labels::TASK_UID));
+    label.map_or("", String::as_str).into()
+}

@@ -1,0 +1,170 @@
+//! The two faces of whatever makes instances: the control plane's, which prepares a revision, and the data plane's,
+//! which gives a request an instance. Controllers and routers know instances only through these.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentcube_api::Task;
+use agentcube_api::agentcube::task::InstanceStatistics;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, StreamExt};
+
+use crate::identity::{Endpoint, InstanceId, SessionKey, SpecId, TaskId};
+use crate::token::Token;
+
+/// How a revision stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpecStatus {
+    pub desired: i32,
+    pub available: i32,
+    pub reserved: i32,
+    /// All of its instances, of whatever state; a revision without any can be released.
+    pub total: i32,
+    /// Why its instances do not come up, for people: what failed, with the last lines of its log.
+    pub trouble: Option<String>,
+    /// Work that has to be over before instances can start, such as fetching a bundle, is under way.
+    pub preparing: bool,
+}
+
+/// Why a revision cannot be prepared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// The spec cannot work until it changes.
+    #[error("{0}")]
+    Invalid(String),
+    /// Something that the spec names is not there; heals when it appears.
+    #[error("{message}")]
+    Missing { reason: &'static str, message: String },
+    /// A write or a read failed; to be tried again.
+    #[error("{0}")]
+    Transient(String),
+}
+
+/// The control plane's face.
+pub trait InstanceSpecProvider: Send + Sync {
+    /// Hash over what an instance is made of; another hash is another revision.
+    fn template_hash(&self, task: &Task) -> Result<String, SpecError>;
+
+    /// Checks the spec and makes, or mends, what instances of this revision are made from. Idempotent. Says what it
+    /// had to mend: what is returned names the objects that were missing or changed.
+    fn initialize_spec<'a>(
+        &'a self,
+        task: &'a Task,
+        spec: &'a SpecId,
+        known: bool,
+    ) -> BoxFuture<'a, Result<Vec<Repair>, SpecError>>;
+
+    /// Carries a change of scaling over to the revision.
+    fn update_spec<'a>(&'a self, task: &'a Task, spec: &'a SpecId) -> BoxFuture<'a, Result<(), SpecError>>;
+
+    /// Removes what was made for the revision; its instances end with it.
+    fn release_spec<'a>(&'a self, task: &'a Task, spec: &'a SpecId) -> BoxFuture<'a, Result<(), SpecError>>;
+
+    /// How the revision stands, from memory.
+    fn spec_status(&self, task: &Task, spec: &SpecId) -> SpecStatus;
+
+    /// Tells, from now on, of every Task of which something that was made for it, or the trouble of an instance, has
+    /// changed in that memory: time to look at it again. Whoever listens to the API server instead may hear of a
+    /// change before the provider does, and then see the old status. How many instances there are is not told.
+    fn changes(&self) -> BoxStream<'static, TaskName> {
+        futures_util::stream::pending().boxed()
+    }
+}
+
+/// A Task as others know it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskName {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+/// A child that was put right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    pub kind: &'static str,
+    pub name: String,
+    pub what: Repaired,
+}
+
+/// What was wrong with a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repaired {
+    /// It was gone.
+    Recreated,
+    /// It had been changed.
+    Restored,
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub task: TaskId,
+    /// The session; none for a Oneshot.
+    pub key: Option<SessionKey>,
+    /// On whose behalf, for a fair share when the maximum is reached.
+    pub tenant: Option<String>,
+}
+
+/// How an instance was found, for metrics and logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// The session was bound already.
+    Reused,
+    /// An idle instance was bound.
+    Bound,
+    /// The request had to wait for an instance to start or to become free.
+    Waited,
+    /// The session's instance was lost, and it got another.
+    Rebound,
+}
+
+/// An instance that a request may use until this is dropped. While any is alive the session is not idle.
+#[derive(Debug)]
+pub struct Reserved {
+    pub instance: InstanceId,
+    pub endpoint: Endpoint,
+    pub token: Token,
+    pub path: Path,
+    pub in_use: crate::reserve::InUse,
+}
+
+/// Why a request got no instance. Says itself what the client is to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReserveError {
+    #[error("there is no such Task")]
+    NoSuchTask,
+    #[error("the Task is not ready: {0}")]
+    NotReady(String),
+    #[error("no instance became free within {waited:?}: {reason}")]
+    Timeout { waited: Duration, reason: String },
+    #[error("too many requests wait for this Task")]
+    TooManyWaiting,
+    #[error("the API server has not been heard of for too long, so what is known of sessions may be wrong")]
+    OutOfTouch,
+    #[error("the router is shutting down")]
+    ShuttingDown,
+}
+
+impl ReserveError {
+    /// After how long it makes sense to ask again; none if asking again does not help.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            ReserveError::NoSuchTask => None,
+            ReserveError::ShuttingDown => Some(Duration::from_secs(1)),
+            ReserveError::Timeout { .. } | ReserveError::NotReady(_) | ReserveError::TooManyWaiting => {
+                Some(Duration::from_secs(2))
+            }
+            ReserveError::OutOfTouch => Some(Duration::from_secs(5)),
+        }
+    }
+}
+
+/// The data plane's face.
+pub trait InstanceProvider: Send + Sync {
+    /// An instance for a request; waits for one up to the Task's `reserveTimeout`. Dropping the future stops the
+    /// waiting and leaves nothing behind.
+    fn reserve_instance(&self, request: Request) -> BoxFuture<'_, Result<Reserved, ReserveError>>;
+
+    /// Counts of a revision's instances, from memory.
+    fn instance_statistics(&self, task: &TaskId, spec: &SpecId) -> InstanceStatistics;
+}

@@ -1,0 +1,228 @@
+//! Gives every session an instance of its own, over any number of routers. A bound session is found in memory, without
+//! a call; everything else follows `docs/decisions/0011-reservation.md`. Never serves from a memory that may be too old.
+
+mod activity;
+pub mod bind;
+mod binder;
+mod bindings;
+mod clock;
+mod contact;
+mod counts;
+mod feed;
+mod flush;
+mod heartbeat;
+mod index;
+mod intern;
+mod objections;
+mod oneshot;
+pub mod pool;
+pub mod queue;
+mod reached;
+mod run;
+mod session;
+mod shards;
+mod signer;
+mod start;
+mod tasks;
+mod waiting;
+mod writes;
+
+use std::collections::HashSet;
+use std::fmt::{self, Debug, Formatter};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use agentcube_api::agentcube::task::InstanceStatistics;
+use agentcube_operator::cache::Cache;
+use agentcube_operator::metrics::Registry;
+use futures_util::future::BoxFuture;
+use kube::Client;
+use kube::runtime::watcher;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::identity::{Endpoint, SessionKey, SpecId, TaskId};
+use crate::provider::{InstanceProvider, Path, Request, ReserveError, Reserved};
+use crate::record::Instance;
+use crate::revision::label_value;
+use crate::timing::Timing;
+use crate::token::Keys;
+
+use activity::Activity;
+pub use activity::InUse;
+use bindings::Bindings;
+use clock::Clock;
+use contact::Contact;
+pub use counts::Counts;
+use feed::Routers;
+use index::{Index, SessionId};
+use objections::About;
+use signer::Signer;
+use tasks::{TaskView, Tasks};
+use waiting::{PoolKey, Pools};
+use writes::Writes;
+
+/// How a router takes part.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its name, which no other router has at the same time.
+    pub name: String,
+    /// Where its own Lease is: the operator's namespace.
+    pub namespace: String,
+    /// What tokens are signed with.
+    pub keys: Keys,
+    pub timing: Timing,
+}
+
+/// Gives requests their instances; cheap to clone.
+#[derive(Clone)]
+pub struct Reserver {
+    shared: Arc<Shared>,
+}
+
+impl Debug for Reserver {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reserver").field("name", &self.shared.me).finish_non_exhaustive()
+    }
+}
+
+/// Everything that the parts share.
+struct Shared {
+    /// The router's name.
+    me: Arc<str>,
+    /// This process of it.
+    binder: Arc<str>,
+    namespace: String,
+    lease_name: String,
+    timing: Timing,
+    clock: Clock,
+    writes: Writes,
+    index: Index,
+    pools: Pools,
+    tasks: Tasks,
+    activity: Arc<Activity>,
+    bindings: Arc<Bindings>,
+    routers: Routers,
+    contact: Contact,
+    counts: Counts,
+    signer: Signer,
+    /// A mark was seen, or an objection written: the router's Lease is to say so.
+    marked: Notify,
+    objections: mpsc::UnboundedSender<About>,
+    written_objections: Mutex<Option<mpsc::UnboundedReceiver<About>>>,
+    starts: Semaphore,
+    /// Tasks whose Job is being scaled.
+    scaling: Mutex<HashSet<PoolKey>>,
+    /// Whoever ends sessions knows of this router.
+    announced: watch::Sender<bool>,
+    /// All Tasks were read once.
+    known_tasks: watch::Sender<bool>,
+    stopping: CancellationToken,
+}
+
+impl Reserver {
+    /// A router that knows nothing yet; [`Reserver::run`] teaches it.
+    pub fn new(client: Client, options: Options) -> Reserver {
+        Reserver::counted(client, options, &Registry::new())
+    }
+
+    /// The same, with its counts among these metrics.
+    pub fn counted(client: Client, options: Options, metrics: &Registry) -> Reserver {
+        let Options { name, namespace, keys, timing } = options;
+        let clock = Clock::start();
+        let me: Arc<str> = name.as_str().into();
+        let process = RandomState::new().hash_one(&name);
+        let binder: Arc<str> = format!("{name}/{process:016x}").into();
+        let revisions = watcher::Config::default().labels(agentcube_api::labels::FORM);
+        let tasks = Tasks::new(
+            Cache::new(client.clone(), watcher::Config::default()),
+            Cache::new(client.clone(), revisions),
+        );
+        let (objections, receiver) = mpsc::unbounded_channel();
+        let shared = Shared {
+            lease_name: format!("router-{name}"),
+            namespace,
+            timing,
+            clock,
+            writes: Writes { client, me: binder.clone() },
+            binder,
+            index: Index::new(),
+            pools: Pools::new(me.clone(), clock),
+            tasks,
+            activity: Arc::new(Activity::new(clock)),
+            bindings: Arc::default(),
+            routers: Routers::default(),
+            contact: Contact::new(clock, timing.serves_until()),
+            counts: Counts::new(metrics),
+            signer: Signer::new(keys),
+            marked: Notify::new(),
+            objections,
+            written_objections: Mutex::new(Some(receiver)),
+            starts: Shared::starts_at_a_time(),
+            scaling: Mutex::default(),
+            announced: watch::Sender::new(false),
+            known_tasks: watch::Sender::new(false),
+            stopping: CancellationToken::new(),
+            me,
+        };
+        Reserver { shared: Arc::new(shared) }
+    }
+
+    /// Takes part until the shutdown; then stops serving, and says so last of all. To be run once.
+    pub async fn run(self, shutdown: CancellationToken) {
+        run::run(self.shared, shutdown).await;
+    }
+
+    /// Waits until everything that exists is known.
+    pub async fn ready(&self) {
+        self.shared.ready().await;
+    }
+
+    /// The instance of a session that is bound, from memory. Nothing if it is not, or if memory may be too old.
+    pub fn lookup(&self, task: &TaskId, key: &SessionKey) -> Option<Reserved> {
+        let view = self.shared.tasks.get(task)?;
+        let id = SessionId::of(task, key);
+        let found = self.shared.lookup(&view, &id, key, Path::Reused)?;
+        self.shared.counts.served(Path::Reused);
+        Some(found)
+    }
+
+    /// What this router has done.
+    pub fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    /// From now on tokens are signed with these keys.
+    pub fn set_keys(&self, keys: Keys) {
+        self.shared.signer.set(keys);
+    }
+}
+
+impl InstanceProvider for Reserver {
+    fn reserve_instance(&self, request: Request) -> BoxFuture<'_, Result<Reserved, ReserveError>> {
+        Box::pin(self.shared.reserve(request))
+    }
+
+    fn instance_statistics(&self, task: &TaskId, spec: &SpecId) -> InstanceStatistics {
+        let spec = SpecId(label_value(&spec.0).into());
+        let pool = self.shared.pools.get(&PoolKey::of(task));
+        pool.map(|pool| pool.look(|pool| pool.statistics(&spec))).unwrap_or_default()
+    }
+}
+
+impl Shared {
+    /// What a request gets: where the instance is, and a token that it believes.
+    fn reserved(
+        &self,
+        view: &TaskView,
+        instance: &Instance,
+        key: Option<&SessionKey>,
+        path: Path,
+        in_use: InUse,
+    ) -> Option<Reserved> {
+        let endpoint = Endpoint { host: instance.address?, port: view.port };
+        let token = self.signer.token(view, instance, key);
+        Some(Reserved { instance: instance.id.clone(), endpoint, token, path, in_use })
+    }
+}

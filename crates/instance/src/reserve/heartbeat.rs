@@ -1,0 +1,92 @@
+//! The router's own Lease: that it is alive, and up to which revisions it has seen and respects every change. Whoever
+//! ends sessions waits for this, so it is written promptly when a mark was seen, and never says more than is true.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentcube_api::labels;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::core::ObjectMeta;
+
+use super::Shared;
+use super::writes::Failure;
+
+/// Marks come in groups: one write answers all that came within this time.
+const GATHER: Duration = Duration::from_millis(50);
+const REST: Duration = Duration::from_millis(500);
+
+impl Shared {
+    /// Writes the Lease until it is written once. Whoever ends sessions has to know of this router before it serves.
+    pub(super) async fn announce(&self) {
+        while let Err(failure) = self.beat().await {
+            tracing::warn!("this router's Lease cannot be written: {failure}");
+            tokio::time::sleep(REST).await;
+        }
+        self.announced.send_replace(true);
+    }
+
+    /// Keeps the Lease current for as long as it is polled.
+    pub(super) async fn keep_beating(self: &Arc<Self>) {
+        self.announce().await;
+        loop {
+            let wait = match self.beat().await {
+                Ok(()) => self.timing.heartbeat,
+                Err(failure) => {
+                    tracing::warn!("this router's Lease cannot be written: {failure}");
+                    self.timing.heartbeat.min(REST)
+                }
+            };
+            let begun = tokio::time::Instant::now();
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.marked.notified() => {
+                    tokio::time::sleep_until(begun + wait.min(begun.elapsed() + GATHER)).await;
+                }
+            }
+        }
+    }
+
+    async fn beat(&self) -> Result<(), Failure> {
+        let sent = self.clock.now();
+        self.writes.beat(&self.router_lease()).await?;
+        self.contact.renewed(sent);
+        Ok(())
+    }
+
+    fn router_lease(&self) -> Lease {
+        let (leases, pods) = match self.contact.is_good() {
+            true => self.index.seen(),
+            // What is remembered from before a silence is not served from, so it respects nothing either.
+            false => (0, 0),
+        };
+        let seconds = i32::try_from(self.timing.silent.as_secs().max(1)).unwrap_or(i32::MAX);
+        Lease {
+            metadata: ObjectMeta {
+                name: Some(self.lease_name.clone()),
+                namespace: Some(self.namespace.clone()),
+                labels: Some(BTreeMap::from([(labels::LEASE.into(), labels::LEASE_OF_ROUTER.into())])),
+                annotations: Some(BTreeMap::from([
+                    (labels::SEEN_LEASES.into(), leases.to_string()),
+                    (labels::SEEN_PODS.into(), pods.to_string()),
+                ])),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.me.to_string()),
+                renew_time: Some(MicroTime(Timestamp::now())),
+                lease_duration_seconds: Some(seconds),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    /// Takes the Lease away: this router serves nothing any more.
+    pub(super) async fn sign_off(&self) {
+        if let Err(failure) = self.writes.delete_lease(&self.namespace, &self.lease_name).await {
+            tracing::warn!("this router's Lease cannot be removed: {failure}");
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! What a router remembers of sessions and instances, fed by two watches and by the answers to its own writes. Reading
+//! takes one short lock of many and never waits for the server. Never goes backwards: older news is ignored.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::activity::{Subject, Use};
+use super::clock::Clock;
+use super::intern::Names;
+use super::reached::Reached;
+use super::shards::Shards;
+use crate::identity::{SessionKey, TaskId};
+use crate::record::{Hold, Instance, LeaseHash, Life, Session};
+
+/// A session of a Task, by what the name and the namespace of its Lease are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SessionId {
+    pub(super) namespace: Arc<str>,
+    pub(super) hash: LeaseHash,
+}
+
+impl SessionId {
+    pub(super) fn of(task: &TaskId, key: &SessionKey) -> SessionId {
+        SessionId { namespace: task.namespace.clone(), hash: LeaseHash::of(&task.uid, key) }
+    }
+}
+
+/// What a session's Lease says, or that it cannot be read.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kept {
+    Session(Session),
+    Spoilt { uid: Arc<str>, version: u64 },
+}
+
+impl Kept {
+    pub(super) fn uid(&self) -> &Arc<str> {
+        match self {
+            Kept::Session(session) => &session.uid,
+            Kept::Spoilt { uid, .. } => uid,
+        }
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        match self {
+            Kept::Session(session) => session.version,
+            Kept::Spoilt { version, .. } => *version,
+        }
+    }
+}
+
+/// A Lease as it is remembered.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) kept: Kept,
+    /// Since when this version has been known.
+    pub(super) since: Duration,
+    /// When the write that made this version was sent, if it was ours and no later one of ours may be under way.
+    pub(super) sent: Option<Duration>,
+    /// What this router's requests do with the session, if any came.
+    usage: Option<Arc<Use>>,
+}
+
+/// How a piece of news came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// By the watch, which has delivered everything up to this revision.
+    Watch(u64),
+    /// As the answer to a read.
+    Read,
+    /// As the answer to a write that was sent then.
+    Write(Duration),
+}
+
+/// A mark that a router has to answer before it has seen it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Objection<T> {
+    pub(super) about: T,
+    pub(super) version: u64,
+}
+
+/// What a piece of news about a Lease means to the rest of the router.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct LeaseNews {
+    /// There is something new.
+    pub(super) changed: bool,
+    /// The session is about to end, or ends: whoever does that waits for our word.
+    pub(super) marked: bool,
+    pub(super) objection: Option<Objection<SessionId>>,
+}
+
+/// A session's instance, ready to serve, with the use begun.
+#[derive(Debug)]
+pub(super) struct Hit {
+    pub(super) instance: Arc<Instance>,
+    pub(super) usage: Arc<Use>,
+}
+
+/// The memory.
+pub(super) struct Index {
+    sessions: Shards<SessionId, Box<Entry>>,
+    /// Keys that a binding is at work for: they are served through it and not from memory.
+    binding: Shards<SessionId, ()>,
+    instances: Shards<Arc<str>, Arc<Instance>>,
+    /// Held by whoever changes sessions, or instances: news come one at a time.
+    leases: Mutex<Reached>,
+    pods: Mutex<Reached>,
+    names: Names,
+}
+
+impl Index {
+    pub(super) fn new() -> Index {
+        Index {
+            sessions: Shards::new(),
+            binding: Shards::new(),
+            instances: Shards::new(),
+            leases: Mutex::default(),
+            pods: Mutex::default(),
+            names: Names::default(),
+        }
+    }
+
+    /// The instance of a bound session, with a use of it begun under the same lock that a `releasing` mark is taken in
+    /// under: the use is seen by whoever looks whether to object, or the mark is seen here.
+    pub(super) fn lookup(
+        &self,
+        task: &TaskId,
+        id: &SessionId,
+        interval: Duration,
+        clock: &Clock,
+    ) -> Option<Hit> {
+        if self.is_binding(id) {
+            return None;
+        }
+        let shard = self.sessions.of(id);
+        let held = shard.read();
+        let (instance, usage) = self.servable(held.get(id)?, task)?;
+        if let Some(usage) = usage {
+            usage.begin();
+            return Some(Hit { instance, usage });
+        }
+        drop(held);
+        let mut held = shard.write();
+        let entry = held.get_mut(id)?;
+        let (instance, _) = self.servable(entry, task)?;
+        let Kept::Session(session) = &entry.kept else { return None };
+        let new = || {
+            let id = SessionId { namespace: session.namespace.clone(), ..*id };
+            Arc::new(Use::new(Subject::Session(id), interval, clock.moment(session.renewed)))
+        };
+        let usage = entry.usage.get_or_insert_with(new).clone();
+        usage.begin();
+        Some(Hit { instance, usage })
+    }
+
+    fn servable(&self, entry: &Entry, task: &TaskId) -> Option<(Arc<Instance>, Option<Arc<Use>>)> {
+        let Kept::Session(session) = &entry.kept else { return None };
+        if session.releasing || session.ending || session.task_uid != task.uid {
+            return None;
+        }
+        let instance = self.instance(&session.holder.as_ref()?.uid)?;
+        let serves = instance.is_bound_to(session)
+            && instance.life == Life::Ready
+            && !instance.releasing
+            && instance.address.is_some()
+            && instance.task_uid == task.uid
+            && instance.namespace == task.namespace;
+        serves.then(|| (instance, entry.usage.clone()))
+    }
+
+    pub(super) fn session(&self, id: &SessionId) -> Option<Entry> {
+        self.sessions.of(id).read().get(id).map(|entry| (**entry).clone())
+    }
+
+    pub(super) fn instance(&self, uid: &str) -> Option<Arc<Instance>> {
+        self.instances.of(uid).read().get(uid).cloned()
+    }
+
+    pub(super) fn is_binding(&self, id: &SessionId) -> bool {
+        self.binding.of(id).read().contains_key(id)
+    }
+
+    /// From now on the key is served through its binding.
+    pub(super) fn begin_binding(&self, id: &SessionId) {
+        self.binding.of(id).write().insert(id.clone(), ());
+    }
+
+    pub(super) fn end_binding(&self, id: &SessionId) {
+        self.binding.of(id).write().remove(id);
+    }
+
+    /// A Lease as the server has it.
+    pub(super) fn put_lease(&self, id: SessionId, kept: Kept, source: Source, now: Duration) -> LeaseNews {
+        let mut reached = self.leases.lock();
+        let news = self.take_lease(&mut reached, id, kept, source, now);
+        if let Source::Watch(revision) = source {
+            reached.advance(revision);
+        }
+        news
+    }
+
+    fn take_lease(
+        &self,
+        reached: &mut MutexGuard<'_, Reached>,
+        id: SessionId,
+        kept: Kept,
+        source: Source,
+        now: Duration,
+    ) -> LeaseNews {
+        let (uid, version) = (kept.uid().clone(), kept.version());
+        let stale = match source {
+            Source::Watch(_) => reached.is_gone(&uid),
+            Source::Read | Source::Write(_) => !reached.is_news(&uid, version),
+        };
+        let mut shard = self.sessions.of(&id).write();
+        let held = shard.get(&id);
+        if stale || held.is_some_and(|held| held.kept.version() >= version) {
+            return LeaseNews::default();
+        }
+        let mut usage = None;
+        if let Some(held) = held {
+            if *held.kept.uid() == uid {
+                usage = held.usage.clone();
+            } else {
+                reached.gone(held.kept.uid(), held.kept.version(), true);
+            }
+        }
+        let id = SessionId { namespace: self.names.intern(id.namespace), ..id };
+        let kept = self.compact(kept);
+        let (releasing, ending, said) = match &kept {
+            Kept::Session(session) => (session.releasing, session.ending, session.interrupted),
+            Kept::Spoilt { .. } => (false, false, true),
+        };
+        let must_say = match ending {
+            true => !said && usage.as_ref().is_some_and(|usage| usage.is_in_flight()),
+            false => releasing && usage.as_ref().is_some_and(|usage| usage.is_active()),
+        };
+        let objection = must_say.then(|| {
+            reached.object(version, &uid);
+            Objection { about: id.clone(), version }
+        });
+        let sent = match source {
+            Source::Write(sent) => Some(sent),
+            Source::Watch(_) | Source::Read => None,
+        };
+        shard.insert(id, Box::new(Entry { kept, since: now, sent, usage }));
+        LeaseNews { changed: true, marked: releasing || ending, objection }
+    }
+
+    /// The answer to a write of ours was lost: it may happen yet, so what is known of the Lease has to be confirmed.
+    pub(super) fn doubt(&self, id: &SessionId) {
+        if let Some(entry) = self.sessions.of(id).write().get_mut(id) {
+            entry.sent = None;
+        }
+    }
+
+    /// A Lease is gone: the watch says so, or the server in answer to something.
+    pub(super) fn remove_lease(&self, id: &SessionId, uid: &Arc<str>, version: u64, source: Source) -> bool {
+        let mut reached = self.leases.lock();
+        let mut shard = self.sessions.of(id).write();
+        let held = shard.get(id).is_some_and(|held| held.kept.uid() == uid);
+        if held {
+            shard.remove(id);
+        }
+        match source {
+            Source::Watch(revision) => {
+                reached.deleted(uid);
+                reached.advance(revision);
+            }
+            Source::Read | Source::Write(_) => reached.gone(uid, version, held),
+        }
+        held
+    }
+
+    /// All Leases of sessions as they were at `revision`; what became of each.
+    pub(super) fn list_leases(
+        &self,
+        items: Vec<(SessionId, Kept)>,
+        revision: u64,
+        now: Duration,
+    ) -> Vec<(SessionId, LeaseNews)> {
+        let mut reached = self.leases.lock();
+        let listed: HashMap<Arc<str>, ()> = items.iter().map(|(_, kept)| (kept.uid().clone(), ())).collect();
+        let mut news = Vec::new();
+        for shard in self.sessions.all() {
+            shard.write().retain(|id, entry| {
+                let stays = entry.kept.version() > revision || listed.contains_key(entry.kept.uid());
+                if !stays {
+                    news.push((id.clone(), LeaseNews { changed: true, ..LeaseNews::default() }));
+                }
+                stays
+            });
+        }
+        for (id, kept) in items {
+            let source = Source::Watch(revision);
+            let of_one = self.take_lease(&mut reached, id.clone(), kept, source, now);
+            news.push((id, of_one));
+        }
+        reached.listed(revision, |uid| listed.contains_key(uid));
+        news
+    }
+
+    /// An instance as the server has it; what is remembered now if that is new. `objects` says whether a `releasing`
+    /// mark on it must be objected to, under the lock that uses begin under.
+    pub(super) fn put_instance(
+        &self,
+        instance: Instance,
+        source: Source,
+        objects: impl FnOnce(&Arc<Instance>) -> bool,
+    ) -> Option<Arc<Instance>> {
+        let mut reached = self.pods.lock();
+        let taken = self.take_instance(&mut reached, instance, source, objects);
+        if let Source::Watch(revision) = source {
+            reached.advance(revision);
+        }
+        taken
+    }
+
+    fn take_instance(
+        &self,
+        reached: &mut MutexGuard<'_, Reached>,
+        instance: Instance,
+        source: Source,
+        objects: impl FnOnce(&Arc<Instance>) -> bool,
+    ) -> Option<Arc<Instance>> {
+        let (uid, version) = (instance.id.uid.clone(), instance.version);
+        let stale = match source {
+            Source::Watch(_) => reached.is_gone(&uid),
+            Source::Read | Source::Write(_) => !reached.is_news(&uid, version),
+        };
+        if stale || self.instance(&uid).is_some_and(|held| held.version >= version) {
+            return None;
+        }
+        let instance = Arc::new(self.compact_instance(instance));
+        self.instances.of(&*uid).write().insert(instance.id.uid.clone(), instance.clone());
+        if objects(&instance) {
+            reached.object(version, &uid);
+        }
+        Some(instance)
+    }
+
+    /// An instance is gone.
+    pub(super) fn remove_instance(
+        &self,
+        uid: &Arc<str>,
+        version: u64,
+        source: Source,
+    ) -> Option<Arc<Instance>> {
+        let mut reached = self.pods.lock();
+        let held = self.instances.of(&**uid).write().remove(uid);
+        match source {
+            Source::Watch(revision) => {
+                reached.deleted(uid);
+                reached.advance(revision);
+            }
+            Source::Read | Source::Write(_) => reached.gone(uid, version, held.is_some()),
+        }
+        held
+    }
+
+    /// All instances as they were at `revision`: which are gone, and which are new.
+    pub(super) fn list_instances(
+        &self,
+        items: Vec<Instance>,
+        revision: u64,
+        objects: impl Fn(&Arc<Instance>) -> bool,
+    ) -> (Vec<Arc<Instance>>, Vec<Arc<Instance>>) {
+        let mut reached = self.pods.lock();
+        let listed: HashMap<Arc<str>, ()> = items.iter().map(|item| (item.id.uid.clone(), ())).collect();
+        let mut gone = Vec::new();
+        for shard in self.instances.all() {
+            shard.write().retain(|uid, held| {
+                let stays = held.version > revision || listed.contains_key(uid);
+                if !stays {
+                    gone.push(held.clone());
+                }
+                stays
+            });
+        }
+        let source = Source::Watch(revision);
+        let take = |item| self.take_instance(&mut reached, item, source, &objects);
+        let new = items.into_iter().filter_map(take).collect();
+        reached.listed(revision, |uid| listed.contains_key(uid));
+        (gone, new)
+    }
+
+    pub(super) fn leases_bookmark(&self, revision: u64) {
+        self.leases.lock().advance(revision);
+    }
+
+    pub(super) fn pods_bookmark(&self, revision: u64) {
+        self.pods.lock().advance(revision);
+    }
+
+    /// Revisions of Leases and Pods up to which everything was seen and is respected.
+    pub(super) fn seen(&self) -> (u64, u64) {
+        (self.leases.lock().seen(), self.pods.lock().seen())
+    }
+
+    /// An objection to a mark of this version was written, or is no longer needed.
+    pub(super) fn lease_settled(&self, version: u64) {
+        self.leases.lock().settled(version);
+    }
+
+    pub(super) fn pod_settled(&self, version: u64) {
+        self.pods.lock().settled(version);
+    }
+
+    /// Whether there is an objection to a mark of this version of a Pod.
+    pub(super) fn objects_to_pod(&self, version: u64) -> bool {
+        self.pods.lock().objects(version)
+    }
+
+    /// Whether this router uses a session. Whoever looks it up has begun the use by now, or sees all that was put
+    /// before.
+    pub(super) fn is_used(&self, id: &SessionId) -> bool {
+        let shard = self.sessions.of(id).write();
+        shard.get(id).and_then(|entry| entry.usage.as_ref()).is_some_and(|usage| usage.is_active())
+    }
+
+    /// When this router's requests were last active in a session.
+    pub(super) fn last_active(&self, id: &SessionId, now: Duration) -> Option<Duration> {
+        let shard = self.sessions.of(id).read();
+        shard.get(id)?.usage.as_ref().map(|usage| usage.last_active(now))
+    }
+
+    /// The session that a use is of, if there still is such a one.
+    pub(super) fn session_of_use(&self, id: &SessionId, usage: &Use) -> Option<Session> {
+        let shard = self.sessions.of(id).read();
+        let entry = shard.get(id)?;
+        let same = entry.usage.as_ref().is_some_and(|held| std::ptr::eq(&**held, usage));
+        match &entry.kept {
+            Kept::Session(session) if same => Some(session.clone()),
+            _ => None,
+        }
+    }
+
+    /// The activity of a session up to then has been written.
+    pub(super) fn wrote(&self, id: &SessionId, at: Duration) {
+        if let Some(usage) = self.sessions.of(id).read().get(id).and_then(|entry| entry.usage.as_ref()) {
+            usage.wrote(at);
+        }
+    }
+
+    /// What is equal is stored once: names of Tasks and routers, and what a session and its instance both say.
+    fn compact(&self, kept: Kept) -> Kept {
+        let Kept::Session(mut session) = kept else { return kept };
+        session.namespace = self.names.intern(session.namespace);
+        session.task_uid = self.names.intern(session.task_uid);
+        session.binder = self.names.intern(session.binder);
+        if let Some(holder) = &session.holder
+            && let Some(instance) = self.instance(&holder.uid)
+            && instance.id == *holder
+        {
+            session.holder = Some(instance.id.clone());
+            if let Hold::Held { key, reservation } = &instance.hold
+                && *key == session.key
+                && reservation.lease == session.uid
+            {
+                (session.key, session.uid) = (key.clone(), reservation.lease.clone());
+            }
+        }
+        Kept::Session(session)
+    }
+
+    fn compact_instance(&self, mut instance: Instance) -> Instance {
+        instance.namespace = self.names.intern(instance.namespace);
+        instance.task_uid = self.names.intern(instance.task_uid);
+        instance.spec_id.0 = self.names.intern(instance.spec_id.0);
+        instance.created_for = instance.created_for.map(|name| self.names.intern(name));
+        if let Some(held) = self.instance(&instance.id.uid) {
+            instance.id = held.id.clone();
+        }
+        if let Hold::Held { key, reservation } = &mut instance.hold {
+            let hash = LeaseHash::of(&instance.task_uid, key);
+            let id = SessionId { namespace: instance.namespace.clone(), hash };
+            if let Some(Entry { kept: Kept::Session(session), .. }) = self.session(&id)
+                && session.uid == reservation.lease
+                && session.key == *key
+            {
+                (*key, reservation.lease) = (session.key, session.uid);
+                if session.holder.as_ref() == Some(&instance.id)
+                    && let Some(holder) = session.holder
+                {
+                    instance.id = holder;
+                }
+            }
+        }
+        instance
+    }
+}
+
+#[cfg(test)]
+mod tests;

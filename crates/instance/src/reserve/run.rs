@@ -1,0 +1,195 @@
+//! The long-running part of a router: keeps memory current, writes what has to be written, and at the end stops in
+//! order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentcube_operator::watch::{self, Sink};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::runtime::watcher;
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use super::feed::{self, Leases, Pods};
+use super::tasks::TaskView;
+use super::waiting::PoolKey;
+
+/// How many objects a page of a list has.
+const PAGE: u32 = 500;
+/// How long bindings, requests in flight and writes of activity may take to come to an end, each.
+const STOP: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(5);
+
+pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let objections = shared.written_objections.lock().take();
+    let Some(objections) = objections else {
+        tracing::error!("a Reserver is run once; this second run does nothing");
+        return;
+    };
+    let caches = CancellationToken::new();
+    let _caches = caches.clone().drop_guard();
+    tokio::spawn(shared.tasks.tasks.clone().run(caches.clone()));
+    tokio::spawn(shared.tasks.revisions.clone().run(caches.clone()));
+    let working = async {
+        tokio::join!(
+            shared.keep_beating(),
+            shared.watch_contact(),
+            shared.keep_flushing(),
+            shared.look_after_pools(),
+            shared.write_objections(objections),
+            shared.follow_tasks(),
+            shared.follow_revisions(),
+            shared.follow_leases(),
+            shared.follow_pods(),
+        )
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        _ = working => {}
+    }
+    shared.stop().await;
+}
+
+impl Shared {
+    /// Serves nothing any more, and takes the router's Lease away when that is so.
+    async fn stop(self: &Arc<Self>) {
+        self.stopping.cancel();
+        let bindings_end = async {
+            while !self.bindings.is_empty() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let _ = tokio::time::timeout(STOP, bindings_end).await;
+        let over = self.requests_end().await;
+        let _ = tokio::time::timeout(STOP, self.flush_all()).await;
+        match over {
+            true => self.sign_off().await,
+            false => tracing::warn!("requests are still in flight, so this router's Lease stays"),
+        }
+    }
+
+    /// Waits for the requests in flight, and has them end if they take long. Whether all are over.
+    async fn requests_end(&self) -> bool {
+        let end = || async {
+            while !self.activity.is_idle() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        if tokio::time::timeout(STOP, end()).await.is_err() {
+            self.activity.revoke();
+        }
+        tokio::time::timeout(STOP, end()).await.is_ok()
+    }
+
+    /// Ends what is in flight when the router has been out of touch for too long.
+    async fn watch_contact(&self) {
+        let mut epochs = self.contact.epoch.subscribe();
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(self.clock.instant(self.contact.good_until())) => {
+                    if !self.contact.lost() {
+                        continue;
+                    }
+                    tracing::warn!("this router's Lease was not renewed for too long; serving nothing until it is");
+                }
+                // It was too long, and noticed only when it was over: this process stood still.
+                _ = epochs.changed() => {}
+            }
+            self.activity.revoke();
+            self.contact.regained().await;
+            epochs.mark_unchanged();
+        }
+    }
+
+    /// Waits until everything that exists is known.
+    pub(super) async fn ready(&self) {
+        self.known().await;
+        // Ours for as long as this borrows it, so there is no error.
+        let _ = self.announced.subscribe().wait_for(|announced| *announced).await;
+    }
+
+    pub(super) async fn known(&self) {
+        let _ = self.known_tasks.subscribe().wait_for(|known| *known).await;
+        let _ = self.contact.begun.subscribe().wait_for(|begun| *begun).await;
+    }
+
+    async fn follow_tasks(self: &Arc<Self>) {
+        let cache = &self.tasks.tasks;
+        cache.synced().await;
+        self.tasks.revisions.synced().await;
+        let mut changes = cache.subscribe();
+        loop {
+            let change = match changes.try_recv() {
+                Some(change) => change,
+                None => {
+                    self.known_tasks.send_replace(true);
+                    changes.recv().await
+                }
+            };
+            let Some(uid) = change.latest().uid() else { continue };
+            match change.new.as_deref().and_then(TaskView::read) {
+                Some(view) => {
+                    let (key, rules) = (PoolKey::of(&view.id), view.rules(&self.timing));
+                    self.tasks.put(view);
+                    self.pools.set_rules(&key, Some(rules));
+                }
+                None => {
+                    if let Some(view) = self.tasks.by_uid(&uid) {
+                        self.tasks.remove(&uid);
+                        self.signer.forget(&uid);
+                        self.pools.set_rules(&PoolKey::of(&view.id), None);
+                        self.bindings.all_changed();
+                    }
+                }
+            }
+        }
+    }
+
+    /// A new revision may be what those who wait lack.
+    async fn follow_revisions(self: &Arc<Self>) {
+        let mut changes = self.tasks.revisions.subscribe();
+        loop {
+            let change = changes.recv().await;
+            let Some(object) = change.new else { continue };
+            let owner =
+                object.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
+            if let Some(view) = owner.and_then(|owner| self.tasks.by_uid(&owner.uid)) {
+                self.pools.pokes.poke(&PoolKey::of(&view.id));
+            }
+        }
+    }
+
+    async fn follow_leases(self: &Arc<Self>) {
+        self.announced_first().await;
+        self.follow::<Lease, _>(feed::LEASES, |epoch| Leases { shared: self.clone(), epoch }).await;
+    }
+
+    async fn follow_pods(self: &Arc<Self>) {
+        self.announced_first().await;
+        self.follow::<Pod, _>(feed::PODS, |epoch| Pods { shared: self.clone(), epoch }).await;
+    }
+
+    async fn announced_first(&self) {
+        let _ = self.announced.subscribe().wait_for(|announced| *announced).await;
+    }
+
+    /// Follows a kind, from a new list in every epoch.
+    async fn follow<K, S>(&self, selector: &str, sink: impl Fn(u64) -> S)
+    where
+        K: agentcube_operator::cache::Object,
+        S: Sink<K>,
+    {
+        let mut epochs = self.contact.epoch.subscribe();
+        loop {
+            let epoch = *epochs.borrow_and_update();
+            let config = watcher::Config::default().labels(selector).page_size(PAGE);
+            let end = CancellationToken::new();
+            tokio::select! {
+                () = watch::follow::<K, S>(self.writes.client.clone(), config, sink(epoch), end.clone()) => {}
+                _ = epochs.changed() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Requests of sessions: from memory where the session is bound, else through a binding, for as long as the Task allows.
+
+use std::sync::Arc;
+
+use super::Shared;
+use super::bind::Why;
+use super::binder;
+use super::bindings::{Binding, Joined, Outcome, outcome};
+use super::index::SessionId;
+use super::tasks::TaskView;
+use super::waiting::PoolKey;
+use crate::identity::SessionKey;
+use crate::provider::{Path, Request, ReserveError, Reserved};
+
+impl Shared {
+    /// An instance for a request, counted.
+    pub(super) async fn reserve(self: &Arc<Self>, request: Request) -> Result<Reserved, ReserveError> {
+        let begun = self.clock.now();
+        let reserved = self.find(request).await;
+        match &reserved {
+            Ok(reserved) => {
+                self.counts.served(reserved.path);
+                if reserved.path != Path::Reused {
+                    self.counts.took(self.clock.now() - begun);
+                }
+            }
+            Err(error) => self.counts.refused(error),
+        }
+        reserved
+    }
+
+    async fn find(self: &Arc<Self>, request: Request) -> Result<Reserved, ReserveError> {
+        if self.stopping.is_cancelled() {
+            return Err(ReserveError::ShuttingDown);
+        }
+        // Before everything was read once, nobody can tell what exists.
+        tokio::select! {
+            () = self.known() => {}
+            () = self.stopping.cancelled() => return Err(ReserveError::ShuttingDown),
+        }
+        let view = self.tasks.get(&request.task).ok_or(ReserveError::NoSuchTask)?;
+        if !self.contact.is_good() {
+            return Err(ReserveError::OutOfTouch);
+        }
+        match &request.key {
+            Some(key) if view.by_session => self.reserve_session(&view, key, &request).await,
+            // An instance that no session has may be given to one by any router, at any time.
+            None if view.by_session => {
+                Err(ReserveError::NotReady("the request has no session key, and this Task needs one".into()))
+            }
+            _ if view.spec.is_none() => Err(not_ready(&view)),
+            _ => self.reserve_oneshot(&view, &request).await,
+        }
+    }
+
+    /// The session's instance, if it is bound.
+    pub(super) fn lookup(
+        &self,
+        view: &TaskView,
+        id: &SessionId,
+        key: &SessionKey,
+        path: Path,
+    ) -> Option<Reserved> {
+        if !self.contact.is_good() || self.stopping.is_cancelled() {
+            return None;
+        }
+        let hit = self.index.lookup(&view.id, id, view.interval(&self.timing), &self.clock)?;
+        let in_use = self.activity.guard(hit.usage, None);
+        self.reserved(view, &hit.instance, Some(key), path, in_use)
+    }
+
+    async fn reserve_session(
+        self: &Arc<Self>,
+        view: &TaskView,
+        key: &SessionKey,
+        request: &Request,
+    ) -> Result<Reserved, ReserveError> {
+        let id = SessionId::of(&view.id, key);
+        let begun = self.clock.now();
+        let deadline = self.clock.instant(begun + view.reserve_timeout);
+        let mut path = Path::Reused;
+        let mut reason = "it was not tried".to_owned();
+        loop {
+            if let Some(reserved) = self.lookup(view, &id, key, path) {
+                return Ok(reserved);
+            }
+            if view.spec.is_none() {
+                return Err(not_ready(view));
+            }
+            if !self.contact.is_good() {
+                return Err(ReserveError::OutOfTouch);
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Err(ReserveError::Timeout { waited: self.clock.now() - begun, reason });
+            }
+            let new = || {
+                let (task, tenant) = (view.id.clone(), request.tenant.clone());
+                Binding::new(id.clone(), task, key.clone(), tenant, self.stopping.child_token())
+            };
+            let subscription = match self.bindings.join(new, &id) {
+                Joined::First(subscription) => {
+                    tokio::spawn(binder::run(self.clone(), subscription.binding.clone()));
+                    subscription
+                }
+                Joined::Waiting(subscription) => subscription,
+                Joined::Stopping(done) => {
+                    tokio::select! {
+                        _ = outcome(done) => {}
+                        () = tokio::time::sleep_until(deadline) => {}
+                    }
+                    if self.stopping.is_cancelled() {
+                        return Err(ReserveError::ShuttingDown);
+                    }
+                    continue;
+                }
+                Joined::TooMany => return Err(ReserveError::TooManyWaiting),
+            };
+            tokio::select! {
+                outcome = subscription.outcome() => match outcome {
+                    Outcome::Bound(by) => path = by,
+                    Outcome::Failed(error) => return Err(error),
+                    Outcome::Abandoned if self.stopping.is_cancelled() => {
+                        return Err(ReserveError::ShuttingDown);
+                    }
+                    Outcome::Abandoned => {}
+                },
+                () = tokio::time::sleep_until(deadline) => reason = self.why(&subscription.binding),
+            }
+        }
+    }
+
+    /// Why a binding is not done, for people.
+    fn why(&self, binding: &Binding) -> String {
+        let (why, trouble) = binding.state.lock().clone();
+        let pool = || self.pools.get(&PoolKey::of(&binding.task)).map(|pool| pool.why());
+        let why = match why {
+            None | Some(Why::Instance) => pool().unwrap_or_default(),
+            Some(Why::Binder) => "another router was about to bind the session".into(),
+            Some(Why::Ending) => "the session of this key was ending".into(),
+            Some(Why::OldInstance) => "the session's old instance had not ended".into(),
+            Some(Why::Address) => "the session's instance had no address".into(),
+            Some(Why::Spoilt) => {
+                format!("the Lease {} cannot be read; delete it", binding.id.hash.lease_name())
+            }
+        };
+        match trouble {
+            Some(trouble) => format!("{why}; last: {trouble}"),
+            None => why,
+        }
+    }
+}
+
+fn not_ready(view: &TaskView) -> ReserveError {
+    let reason = view.trouble.clone().unwrap_or_else(|| "its first revision is not prepared yet".into());
+    ReserveError::NotReady(reason)
+}

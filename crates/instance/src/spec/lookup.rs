@@ -1,0 +1,51 @@
+//! Looks up whether what a Task names exists. Only the metadata of an object is asked for: nobody's Secrets are read.
+
+use std::fmt::Debug;
+
+use agentcube_api::SandboxPool;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::Api;
+use kube::core::NamespaceResourceScope;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
+
+use super::references::{Reference, Referent};
+use crate::provider::SpecError;
+
+/// An error unless it is there.
+pub(super) async fn find(client: &Client, namespace: &str, reference: &Reference) -> Result<(), SpecError> {
+    let (client, name) = (client.clone(), &reference.name);
+    let found = match reference.kind {
+        Referent::Secret => within::<Secret>(client, namespace, name).await,
+        Referent::ConfigMap => within::<ConfigMap>(client, namespace, name).await,
+        Referent::Claim => within::<PersistentVolumeClaim>(client, namespace, name).await,
+        Referent::ServiceAccount => within::<ServiceAccount>(client, namespace, name).await,
+        Referent::SandboxPool => within::<SandboxPool>(client, namespace, name).await,
+        Referent::PriorityClass => is_there(Api::<PriorityClass>::all(client), name).await,
+        Referent::RuntimeClass => is_there(Api::<RuntimeClass>::all(client), name).await,
+    };
+    match found {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(reference.missing(namespace)),
+        Err(error) => {
+            let kind = reference.kind.kind();
+            Err(SpecError::Transient(format!("cannot tell whether {kind} {name:?} exists: {error}")))
+        }
+    }
+}
+
+async fn within<K>(client: Client, namespace: &str, name: &str) -> kube::Result<bool>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    is_there(Api::<K>::namespaced(client, namespace), name).await
+}
+
+async fn is_there<K: Resource + Clone + DeserializeOwned + Debug>(
+    api: Api<K>,
+    name: &str,
+) -> kube::Result<bool> {
+    Ok(api.get_metadata_opt(name).await?.is_some())
+}

@@ -1,0 +1,9 @@
+//! Reservation over the embedded API server, with Tasks made by hand and a tiny kubelet.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod binding;
+mod ending;
+mod faults;
+mod oneshot;
+mod world;

@@ -1,0 +1,256 @@
+//! The gateway as an implementation of the Gateway API: it accepts the classes that name it, binds the listeners of
+//! their Gateways, and says of Gateways and HTTPRoutes how they fare. Requests are routed by Tasks, not by the
+//! HTTPRoutes that stand for them.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentcube_api::Task;
+use agentcube_operator::cache::{Cache, Change};
+use agentcube_operator::controller::{Controller, Requeue};
+use gateway_api::gatewayclasses::GatewayClass;
+use gateway_api::gateways::Gateway;
+use gateway_api::httproutes::{HttpRoute, HttpRouteParentRefs};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, Resource, ResourceExt};
+use parking_lot::RwLock;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::ports::Ports;
+use crate::route::{GatewayId, Route, Table};
+use crate::status::{self, Known, Serving};
+
+/// A port that somebody else holds is tried again after this.
+const PORT_RETRY: Duration = Duration::from_secs(10);
+/// Routes come in crowds; the Gateway counts them once in a while.
+const COUNT_DELAY: Duration = Duration::from_millis(200);
+
+/// What there is to reconcile.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    Class(String),
+    Gateway(GatewayId),
+    Route { namespace: String, name: String },
+}
+
+/// The objects that matter here.
+#[derive(Clone)]
+pub(crate) struct Caches {
+    pub(crate) tasks: Cache<Task>,
+    pub(crate) classes: Cache<GatewayClass>,
+    pub(crate) gateways: Cache<Gateway>,
+    pub(crate) routes: Cache<HttpRoute>,
+}
+
+/// Keeps table, ports and statuses as objects say.
+pub(crate) struct Classes {
+    pub(crate) client: Client,
+    pub(crate) caches: Caches,
+    /// The name by which classes name this gateway.
+    pub(crate) controller: String,
+    /// What Gateways say their address is.
+    pub(crate) address: String,
+    pub(crate) table: Arc<RwLock<Table>>,
+    pub(crate) ports: Arc<Ports>,
+}
+
+fn id(gateway: &Gateway) -> GatewayId {
+    GatewayId { namespace: gateway.namespace().unwrap_or_default().into(), name: gateway.name_any().into() }
+}
+
+fn key_of(route: &HttpRoute) -> Key {
+    Key::Route { namespace: route.namespace().unwrap_or_default(), name: route.name_any() }
+}
+
+fn now() -> Time {
+    Time(k8s_openapi::jiff::Timestamp::now())
+}
+
+/// The Gateways that a route names.
+fn parents(route: &HttpRoute) -> impl Iterator<Item = (&HttpRouteParentRefs, GatewayId)> {
+    let namespace = route.metadata.namespace.as_deref().unwrap_or_default();
+    let references = route.spec.parent_refs.iter().flatten();
+    references.filter_map(move |reference| Some((reference, status::parent(reference, namespace)?)))
+}
+
+impl Classes {
+    /// The controller over everything that matters. Tasks enter the table as they come, before any status says so.
+    pub(crate) fn controller(&self) -> Controller<Key> {
+        let Caches { tasks, classes, gateways, routes } = self.caches.clone();
+        let controller = Controller::new("gateway").concurrency(2);
+        let queue = controller.queue();
+        let table = self.table.clone();
+        let of_task = routes.clone();
+        let of_class = gateways.clone();
+        let of_gateway = routes.clone();
+        controller
+            .watch(&tasks, move |change| {
+                take_in(&table, change);
+                let uid = change.latest().uid().unwrap_or_default();
+                of_task.owned_by(&uid).iter().map(|route| key_of(route)).collect::<Vec<_>>()
+            })
+            .watch(&classes, move |change| {
+                let all = of_class.list(None);
+                let gateways = all.iter().map(|gateway| Key::Gateway(id(gateway)));
+                gateways.chain([Key::Class(change.latest().name_any())]).collect::<Vec<_>>()
+            })
+            .watch(&gateways, move |change| {
+                let gateway = id(change.latest());
+                let named = |route: &HttpRoute| parents(route).any(|(_, named)| named == gateway);
+                let routes = of_gateway.list(None);
+                let routes = routes.iter().filter(|route| named(route)).map(|route| key_of(route));
+                routes.chain([Key::Gateway(gateway.clone())]).collect::<Vec<_>>()
+            })
+            .watch(&routes, move |change| {
+                for gateway in change.sides().flat_map(|route| parents(route).map(|(_, gateway)| gateway)) {
+                    queue.add_after(Key::Gateway(gateway), COUNT_DELAY);
+                }
+                [key_of(change.latest())]
+            })
+    }
+
+    pub(crate) async fn reconcile(self: Arc<Self>, key: Key) -> Result<Requeue, kube::Error> {
+        match key {
+            Key::Class(name) => self.class(&name).await,
+            Key::Gateway(gateway) => self.gateway(&gateway).await,
+            Key::Route { namespace, name } => self.route(&namespace, &name).await,
+        }
+    }
+
+    /// The Gateway of this name, if it is one of ours.
+    fn ours(&self, gateway: &GatewayId) -> Option<Arc<Gateway>> {
+        let gateway = self.caches.gateways.get(&gateway.namespace, &gateway.name)?;
+        let class = self.caches.classes.get("", &gateway.spec.gateway_class_name)?;
+        let alive = gateway.metadata.deletion_timestamp.is_none();
+        (alive && class.spec.controller_name == self.controller).then_some(gateway)
+    }
+
+    async fn class(&self, name: &str) -> Result<Requeue, kube::Error> {
+        let Some(class) = self.caches.classes.get("", name) else { return Ok(Requeue::No) };
+        if class.spec.controller_name != self.controller {
+            return Ok(Requeue::No);
+        }
+        let mut new = class.status.clone().unwrap_or_default();
+        let conditions = new.conditions.get_or_insert_default();
+        status::class(conditions, class.metadata.generation, &now());
+        if class.status.as_ref() != Some(&new) {
+            self.write(Api::all(self.client.clone()), &*class, &new, &self.caches.classes).await?;
+        }
+        Ok(Requeue::No)
+    }
+
+    async fn gateway(&self, key: &GatewayId) -> Result<Requeue, kube::Error> {
+        let Some(gateway) = self.ours(key) else {
+            self.table.write().set_gateway(key.clone(), None);
+            self.ports.set(key, &BTreeSet::new());
+            return Ok(Requeue::No);
+        };
+        let listeners = &gateway.spec.listeners;
+        let mut servings: Vec<Serving> = listeners.iter().map(status::judge).collect();
+        let sound = listeners.iter().zip(&servings).filter(|(_, serving)| **serving == Serving::Yes);
+        let routed: Vec<_> = sound.filter_map(|(listener, _)| status::routed(listener)).collect();
+        let wanted = routed.iter().map(|listener| listener.port).collect();
+        self.table.write().set_gateway(key.clone(), Some(routed));
+        let troubles = self.ports.set(key, &wanted);
+        for (listener, serving) in listeners.iter().zip(&mut servings) {
+            let trouble = u16::try_from(listener.port).ok().and_then(|port| troubles.get(&port));
+            if let (Serving::Yes, Some(why)) = (&*serving, trouble) {
+                *serving = Serving::Unavailable(why.clone());
+            }
+        }
+        let counts = self.counts(key, &gateway);
+        let each: Vec<(Serving, i32)> = servings.into_iter().zip(counts).collect();
+        let new = status::gateway(&gateway, &each, &self.address, &now());
+        if gateway.status.as_ref() != Some(&new) {
+            let api = Api::namespaced(self.client.clone(), &key.namespace);
+            self.write(api, &*gateway, &new, &self.caches.gateways).await?;
+        }
+        Ok(if troubles.is_empty() { Requeue::No } else { Requeue::After(PORT_RETRY) })
+    }
+
+    /// How many routes are attached to each listener.
+    fn counts(&self, key: &GatewayId, gateway: &Gateway) -> Vec<i32> {
+        let mut counts = vec![0; gateway.spec.listeners.len()];
+        let table = self.table.read();
+        for route in self.caches.routes.list(Some(&key.namespace)) {
+            if self.task_of(&route, &table).is_none_or(|task| task.unsupported.is_some()) {
+                continue;
+            }
+            let of_route: Vec<_> = parents(&route).filter(|(_, named)| named == key).collect();
+            for (listener, count) in gateway.spec.listeners.iter().zip(&mut counts) {
+                let attached =
+                    of_route.iter().any(|(reference, _)| status::attaches(&route, reference, listener));
+                *count += i32::from(attached);
+            }
+        }
+        counts
+    }
+
+    /// The Task that a route stands for.
+    fn task_of(&self, route: &HttpRoute, table: &Table) -> Option<Arc<Route>> {
+        let owner = route.owner_references().iter().find(|owner| owner.controller == Some(true))?;
+        let task = table.task(route.metadata.namespace.as_deref()?, &owner.name)?;
+        (*task.task.uid == *owner.uid).then(|| task.clone())
+    }
+
+    async fn route(&self, namespace: &str, name: &str) -> Result<Requeue, kube::Error> {
+        let Some(route) = self.caches.routes.get(namespace, name) else { return Ok(Requeue::No) };
+        let task = self.task_of(&route, &self.table.read());
+        let named = parents(&route);
+        let gateways: Vec<_> =
+            named.filter_map(|(reference, id)| Some((reference.clone(), self.ours(&id)?))).collect();
+        let known = Known { task: task.as_deref(), gateways: &gateways, controller: &self.controller };
+        let new = status::route(&route, &known, &now());
+        let unchanged = match &route.status {
+            Some(old) => *old == new,
+            None => new.parents.is_empty(),
+        };
+        if !unchanged {
+            let api = Api::namespaced(self.client.clone(), namespace);
+            self.write(api, &*route, &new, &self.caches.routes).await?;
+        }
+        Ok(Requeue::No)
+    }
+
+    /// Writes a status over the one that was seen. If the object has changed or gone meanwhile, its change comes here
+    /// by itself.
+    async fn write<K>(
+        &self,
+        api: Api<K>,
+        seen: &K,
+        status: &impl Serialize,
+        cache: &Cache<K>,
+    ) -> Result<(), kube::Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        let version = seen.meta().resource_version.as_deref();
+        let patch = json!({ "metadata": { "resourceVersion": version }, "status": status });
+        match api.patch_status(&seen.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(written) => cache.put(written),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// Brings a Task's change into the table.
+fn take_in(table: &RwLock<Table>, change: &Change<Task>) {
+    match &change.new {
+        Some(task) => {
+            if let Some(route) = Route::read(task) {
+                table.write().set_task(route);
+            }
+        }
+        None => {
+            let gone = change.latest();
+            table.write().remove_task(&gone.namespace().unwrap_or_default(), &gone.name_any());
+        }
+    }
+}

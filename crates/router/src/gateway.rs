@@ -1,0 +1,116 @@
+//! The built-in gateway as a whole: caches, classes, ports and proxy, wired; stopped in order.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentcube_instance::provider::InstanceProvider;
+use agentcube_operator::cache::Cache;
+use http::header::HeaderName;
+use kube::Client;
+use kube::runtime::watcher;
+use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
+
+use crate::classes::{Caches, Classes};
+use crate::pool::Connect;
+use crate::ports::Ports;
+use crate::proxy::Proxy;
+use crate::route::Table;
+use crate::server::Port;
+
+/// By this name a GatewayClass says that its Gateways are for this gateway.
+pub const CONTROLLER: &str = "agentcube.io/gateway";
+
+/// What can be chosen of a gateway.
+#[derive(Debug)]
+pub struct Options {
+    /// Name by which classes name it.
+    pub controller: String,
+    /// Where it listens.
+    pub address: IpAddr,
+    /// What it says its address is, where that differs.
+    pub advertised: Option<String>,
+    /// Sockets that are bound already; a listener with the port of one of them uses it.
+    pub bound: Vec<std::net::TcpListener>,
+    /// The header that names on whose behalf a request comes.
+    pub tenant_header: HeaderName,
+    /// How long requests may take to come to their end when it stops.
+    pub drain: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            controller: CONTROLLER.into(),
+            address: Ipv4Addr::LOCALHOST.into(),
+            advertised: None,
+            bound: Vec::new(),
+            tenant_header: HeaderName::from_static("x-tenant-id"),
+            drain: Duration::from_secs(20),
+        }
+    }
+}
+
+/// The built-in gateway.
+pub struct Gateway {
+    classes: Arc<Classes>,
+    proxy: Arc<Proxy>,
+    drain: Duration,
+}
+
+impl Gateway {
+    pub fn new(
+        client: Client,
+        provider: Arc<dyn InstanceProvider>,
+        connect: Arc<dyn Connect>,
+        options: Options,
+    ) -> Gateway {
+        let table = Arc::new(RwLock::new(Table::default()));
+        let proxy = Arc::new(Proxy::new(table.clone(), provider, connect, options.tenant_header));
+        let ports = Arc::new(Ports::new(options.address, options.bound, proxy.clone()));
+        let caches = Caches {
+            tasks: Cache::new(client.clone(), watcher::Config::default()),
+            classes: Cache::new(client.clone(), watcher::Config::default()),
+            gateways: Cache::new(client.clone(), watcher::Config::default()),
+            routes: Cache::new(client.clone(), watcher::Config::default()),
+        };
+        let address = options.advertised.unwrap_or_else(|| options.address.to_string());
+        let classes =
+            Arc::new(Classes { client, caches, controller: options.controller, address, table, ports });
+        Gateway { classes, proxy, drain: options.drain }
+    }
+
+    /// Serves until the shutdown, and then until requests have come to their end or their time is over.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let caches = &self.classes.caches;
+        let classes = self.classes.clone();
+        tokio::join!(
+            caches.tasks.clone().run(shutdown.clone()),
+            caches.classes.clone().run(shutdown.clone()),
+            caches.gateways.clone().run(shutdown.clone()),
+            caches.routes.clone().run(shutdown.clone()),
+            self.classes.controller().run(shutdown, move |key| classes.clone().reconcile(key)),
+        );
+        self.stop().await;
+    }
+
+    async fn stop(&self) {
+        let ports = self.classes.ports.close();
+        self.proxy.tunnels.close();
+        let ended = async {
+            for port in &ports {
+                port.drained().await;
+            }
+            self.proxy.tunnels.wait().await;
+        };
+        if tokio::time::timeout(self.drain, ended).await.is_err() {
+            tracing::warn!("requests that had not ended after {:?} were cut", self.drain);
+        }
+        self.proxy.cut.cancel();
+        self.proxy.close_idle();
+        for port in ports.iter().filter(|port| !Port::is_drained(port)) {
+            port.drained().await;
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What becomes of headers on their way: those of one connection end there, those that only the gateway may set are
+//! never taken from a client, and the instance is told where the request came from. Pure.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use agentcube_api::labels::RESERVED_TOKEN_HEADER;
+use http::header::{
+    CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, Uri};
+
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+const TOKEN: HeaderName = HeaderName::from_static(RESERVED_TOKEN_HEADER);
+/// By this Envoy is told the endpoint; whoever takes it from a client lets the client choose.
+const DESTINATION: HeaderName = HeaderName::from_static("x-gateway-destination-endpoint");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// They are about one connection.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    PROXY_CONNECTION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// The longest id that is taken over from a client.
+const LONGEST_REQUEST_ID: usize = 128;
+
+/// What the gateway adds to a request.
+pub(crate) struct Added<'a> {
+    pub(crate) client: IpAddr,
+    pub(crate) host: &'a str,
+    pub(crate) prefix: &'a str,
+    pub(crate) request_id: &'a HeaderValue,
+}
+
+/// Makes the headers of a client's request those of the request to an instance, all but the token.
+pub(crate) fn to_instance(headers: &mut HeaderMap, added: &Added<'_>) {
+    let upgrade = upgrade(headers);
+    drop_hop_by_hop(headers);
+    if let Some(protocol) = upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
+    // The gateway has agreed to take the body already.
+    headers.remove(EXPECT);
+    headers.remove(TOKEN);
+    headers.remove(DESTINATION);
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+    set(headers, HOST, added.host);
+    set(headers, FORWARDED_HOST, added.host);
+    match added.prefix {
+        "" => drop(headers.remove(FORWARDED_PREFIX)),
+        prefix => set(headers, FORWARDED_PREFIX, prefix),
+    }
+    let before: Vec<&str> =
+        headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
+    let client = added.client.to_string();
+    let chain = before.into_iter().chain([client.as_str()]).collect::<Vec<_>>().join(", ");
+    set(headers, FORWARDED_FOR, &chain);
+    headers.insert(REQUEST_ID, added.request_id.clone());
+}
+
+/// Shows the token of the reservation to the instance, and to nobody's log.
+pub(crate) fn set_token(headers: &mut HeaderMap, token: &str) {
+    if let Ok(mut value) = HeaderValue::from_str(token) {
+        value.set_sensitive(true);
+        headers.insert(TOKEN, value);
+    }
+}
+
+/// Makes the headers of an instance's response those of the response to the client.
+pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &HeaderValue, upgraded: bool) {
+    let protocol = upgrade(headers).filter(|_| upgraded);
+    drop_hop_by_hop(headers);
+    if let Some(protocol) = protocol {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
+    headers.remove(TOKEN);
+    headers.insert(REQUEST_ID, request_id.clone());
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    match HeaderValue::from_str(value) {
+        Ok(value) => drop(headers.insert(name, value)),
+        Err(_) => drop(headers.remove(name)),
+    }
+}
+
+/// The protocol that is asked for instead of HTTP.
+pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"));
+    asked.then(|| headers.get(UPGRADE).cloned()).flatten()
+}
+
+fn options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+fn drop_hop_by_hop(headers: &mut HeaderMap) {
+    // The Host is not the connection's, whatever it says of itself.
+    let named = options(headers).filter_map(|option| option.parse::<HeaderName>().ok());
+    let named: Vec<HeaderName> = named.filter(|name| *name != HOST).collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+/// The host that a request asks for; none if it names none, or several.
+pub(crate) fn host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    if let Some(authority) = uri.authority() {
+        return Some(authority.as_str().rsplit('@').next().unwrap_or_default().to_owned());
+    }
+    let mut values = headers.get_all(HOST).iter();
+    let first = values.next()?.to_str().ok()?;
+    values.next().is_none().then(|| first.to_owned())
+}
+
+/// Bytes of all names and values, as they stand in a request.
+pub(crate) fn size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
+/// Gives requests ids that do not repeat.
+#[derive(Debug)]
+pub(crate) struct RequestIds {
+    run: u64,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    pub(crate) fn new() -> RequestIds {
+        use std::hash::{BuildHasher, RandomState};
+        RequestIds { run: RandomState::new().hash_one(std::process::id()), next: AtomicU64::new(1) }
+    }
+
+    /// The id that the client gave, if it is a decent one, else a new one.
+    pub(crate) fn of(&self, headers: &HeaderMap) -> HeaderValue {
+        let decent = |value: &&HeaderValue| {
+            (1..=LONGEST_REQUEST_ID).contains(&value.len())
+                && value.as_bytes().iter().all(u8::is_ascii_graphic)
+        };
+        if let Some(given) = headers.get(REQUEST_ID).filter(decent) {
+            return given.clone();
+        }
+        let text = format!("{:016x}-{:x}", self.run, self.next.fetch_add(1, Ordering::Relaxed));
+        HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("-"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    fn sent(pairs: &[(&'static str, &'static str)]) -> Vec<(String, String)> {
+        let mut headers = map(pairs);
+        let added = Added {
+            client: [127, 0, 0, 1].into(),
+            host: "example.com",
+            prefix: "/a/b",
+            request_id: &HeaderValue::from_static("id-1"),
+        };
+        to_instance(&mut headers, &added);
+        let mut sent: Vec<(String, String)> = headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+            .collect();
+        sent.sort();
+        sent
+    }
+
+    #[test]
+    fn an_instance_gets_what_is_meant_for_it() {
+        let sent = sent(&[
+            ("connection", "keep-alive, X-Only-Here"),
+            ("x-only-here", "1"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("x-reserved-token", "forged"),
+            ("x-gateway-destination-endpoint", "10.0.0.1:22"),
+            ("x-forwarded-for", "10.0.0.9"),
+            ("x-forwarded-proto", "https"),
+            ("x-session-id", "u1"),
+            ("upgrade", "h2c"),
+            ("te", "trailers"),
+        ]);
+        let expected = [
+            ("host", "example.com"),
+            ("x-forwarded-for", "10.0.0.9, 127.0.0.1"),
+            ("x-forwarded-host", "example.com"),
+            ("x-forwarded-prefix", "/a/b"),
+            ("x-forwarded-proto", "http"),
+            ("x-request-id", "id-1"),
+            ("x-session-id", "u1"),
+        ];
+        assert_eq!(sent, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn upgrades_are_passed_on() {
+        let sent = sent(&[("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "x")]);
+        for pair in [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "x")] {
+            assert!(sent.contains(&(pair.0.to_owned(), pair.1.to_owned())), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_header_cannot_take_the_host_away() {
+        let mut headers = map(&[("connection", "host, x-forwarded-for"), ("host", "a")]);
+        drop_hop_by_hop(&mut headers);
+        assert_eq!(headers, map(&[("host", "a")]));
+    }
+
+    #[test]
+    fn hosts_and_ids() {
+        let uri = |text: &'static str| Uri::from_static(text);
+        assert_eq!(host(&uri("/a"), &map(&[("host", "a:80")])).as_deref(), Some("a:80"));
+        assert_eq!(host(&uri("/a"), &map(&[("host", "a"), ("host", "b")])), None);
+        assert_eq!(host(&uri("/a"), &map(&[])), None);
+        assert_eq!(host(&uri("http://u:p@b:1/a"), &map(&[("host", "a")])).as_deref(), Some("b:1"));
+        let ids = RequestIds::new();
+        assert_eq!(ids.of(&map(&[("x-request-id", "mine")])), "mine");
+        assert_ne!(ids.of(&map(&[("x-request-id", "not mine")])), "not mine");
+        assert_ne!(ids.of(&map(&[])), ids.of(&map(&[])));
+    }
+}

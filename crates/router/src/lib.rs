@@ -1,0 +1,19 @@
+//! Finds the instance of every request: the Task by its route, the session's key by the Task's extractors, the
+//! instance by reservation. The built-in gateway is a thin shell around that.
+
+mod body;
+mod classes;
+pub mod extract;
+mod gateway;
+mod headers;
+mod pool;
+mod ports;
+mod proxy;
+pub mod refusal;
+pub mod route;
+mod server;
+mod status;
+mod tunnel;
+
+pub use gateway::{CONTROLLER, Gateway, Options};
+pub use pool::{Connect, Tcp};

@@ -1,0 +1,348 @@
+//! One request through the gateway: route, key, reservation, connection, exchange. Whatever goes wrong ends in a
+//! refusal that says what the client is to do.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentcube_instance::provider::{self, InstanceProvider, ReserveError, Reserved};
+use agentcube_instance::reserve::InUse;
+use agentcube_instance::{Endpoint, InstanceId, SessionKey};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+use http_body_util::Either;
+use hyper::body::{Body, Incoming};
+use parking_lot::RwLock;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::body::{Ended, Passing, Reply, Sent};
+use crate::headers::{self, Added, RequestIds};
+use crate::pool::{Connect, Lent, Pool};
+use crate::refusal::Refusal;
+use crate::route::{Limits, Route, SessionRule, Table};
+use crate::tunnel;
+
+/// The most that the headers of a request may measure, in bytes. The server refuses twice as much by itself.
+pub(crate) const HEADER_LIMIT: usize = 64 << 10;
+
+/// Passes requests on.
+pub(crate) struct Proxy {
+    pub(crate) table: Arc<RwLock<Table>>,
+    provider: Arc<dyn InstanceProvider>,
+    pool: Pool,
+    tenant: HeaderName,
+    ids: RequestIds,
+    /// Connections that were upgraded, which outlive their requests.
+    pub(crate) tunnels: TaskTracker,
+    /// Ends them.
+    pub(crate) cut: CancellationToken,
+}
+
+/// A request as it came in.
+struct Arrived {
+    port: u16,
+    client: IpAddr,
+    host: String,
+    id: HeaderValue,
+}
+
+/// An instance, and what is needed to talk to it.
+struct Target {
+    instance: InstanceId,
+    endpoint: Endpoint,
+    token: HeaderMap,
+    in_use: Arc<InUse>,
+}
+
+impl From<Reserved> for Target {
+    fn from(reserved: Reserved) -> Target {
+        let mut token = HeaderMap::with_capacity(1);
+        headers::set_token(&mut token, reserved.token.reveal());
+        Target {
+            instance: reserved.instance,
+            endpoint: reserved.endpoint,
+            token,
+            in_use: Arc::new(reserved.in_use),
+        }
+    }
+}
+
+impl Proxy {
+    pub(crate) fn new(
+        table: Arc<RwLock<Table>>,
+        provider: Arc<dyn InstanceProvider>,
+        connect: Arc<dyn Connect>,
+        tenant: HeaderName,
+    ) -> Proxy {
+        Proxy {
+            table,
+            provider,
+            pool: Pool::new(connect),
+            tenant,
+            ids: RequestIds::new(),
+            tunnels: TaskTracker::new(),
+            cut: CancellationToken::new(),
+        }
+    }
+
+    pub(crate) fn close_idle(&self) {
+        self.pool.clear();
+    }
+
+    /// Answers a request that came in on a port.
+    pub(crate) async fn answer(
+        &self,
+        port: u16,
+        client: IpAddr,
+        request: Request<Incoming>,
+    ) -> Response<Reply> {
+        let id = self.ids.of(request.headers());
+        match self.pass(port, client, id.clone(), request).await {
+            Ok(mut response) => {
+                let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                headers::to_client(response.headers_mut(), &id, upgraded);
+                response.map(Either::Left)
+            }
+            Err(refusal) => {
+                let (status, code) = (refusal.status.as_u16(), refusal.code);
+                tracing::debug!(status, code, message = refusal.message, "refused");
+                let mut response = refusal.into_response(&id).map(Either::Right);
+                response.headers_mut().insert(headers::REQUEST_ID, id);
+                response
+            }
+        }
+    }
+
+    async fn pass(
+        &self,
+        port: u16,
+        client: IpAddr,
+        id: HeaderValue,
+        request: Request<Incoming>,
+    ) -> Result<Response<Passing>, Refusal> {
+        let host = check(&request)?;
+        let path = request.uri().path();
+        let found = self.table.read().find(port, &host, path);
+        let route = found.ok_or_else(|| Refusal::no_route(&host, path))?;
+        if let Some(why) = &route.unsupported {
+            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", &**why));
+        }
+        let rest = route.rest(path).unwrap_or("/");
+        let key = match &route.session {
+            SessionRule::Oneshot => None,
+            SessionRule::BySession(extractors) => {
+                Some(extractors.key(request.headers(), rest, request.uri().query())?)
+            }
+        };
+        let wanted = self.wanted(&route, key, request.headers());
+        let target = Target::from(self.provider.reserve_instance(wanted.clone()).await?);
+        let (lent, target) = self.reach(target, wanted, &route.limits).await?;
+        let arrived = Arrived { port, client, host, id };
+        self.exchange(&route, arrived, request, lent, target).await
+    }
+
+    fn wanted(&self, route: &Route, key: Option<SessionKey>, headers: &HeaderMap) -> provider::Request {
+        let tenant = headers.get(&self.tenant).and_then(|value| value.to_str().ok());
+        provider::Request {
+            task: route.task.clone(),
+            key,
+            tenant: tenant.filter(|tenant| !tenant.is_empty()).map(str::to_owned),
+        }
+    }
+
+    /// A connection to the instance. If it cannot be had, the instance may have died a moment ago, and nothing has been
+    /// sent: the request asks once more for one.
+    async fn reach(
+        &self,
+        target: Target,
+        wanted: provider::Request,
+        limits: &Limits,
+    ) -> Result<(Lent, Target), Refusal> {
+        let failed = match self.connection(&target, limits).await {
+            Ok(lent) => return Ok((lent, target)),
+            Err(error) => error,
+        };
+        let before = target.instance.clone();
+        drop(target);
+        let target = Target::from(self.provider.reserve_instance(wanted).await?);
+        if target.instance == before {
+            return Err(Refusal::unreachable(&before.name, &failed.to_string()));
+        }
+        match self.connection(&target, limits).await {
+            Ok(lent) => Ok((lent, target)),
+            Err(error) => Err(Refusal::unreachable(&target.instance.name, &error.to_string())),
+        }
+    }
+
+    async fn connection(&self, target: &Target, limits: &Limits) -> std::io::Result<Lent> {
+        match self.pool.take(&target.instance) {
+            Some(lent) => Ok(lent),
+            None => self.pool.connect(&target.instance, target.endpoint, limits.connect).await,
+        }
+    }
+
+    async fn exchange(
+        &self,
+        route: &Route,
+        arrived: Arrived,
+        mut request: Request<Incoming>,
+        lent: Lent,
+        target: Target,
+    ) -> Result<Response<Passing>, Refusal> {
+        let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
+        let ended = Arc::new(Ended::default());
+        let (request, over) = outgoing(route, &arrived, request, &target, ended.clone());
+        let sending = self.send(route, request, lent, &target);
+        let (mut response, lent) = tokio::select! {
+            sent = sending => sent?,
+            limit = overdue(route.limits.request, over) => {
+                return Err(Refusal::too_slow(&target.instance.name, limit));
+            }
+            () = target.in_use.revoked() => return Err(Refusal::from(ReserveError::OutOfTouch)),
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let Some(client) = upgrade else {
+                return Err(Refusal::failed(&target.instance.name, "it switched protocols unasked"));
+            };
+            let instance = hyper::upgrade::on(&mut response);
+            let silence = route.limits.stream_idle;
+            let copying =
+                tunnel::run(client, instance, target.in_use.clone(), silence, self.cut.child_token());
+            self.tunnels.spawn(copying);
+        }
+        tracing::debug!(port = arrived.port, task = %route.task, instance = %target.instance.name, "passed on");
+        let deadline = route.limits.request.filter(|_| !is_stream(&response));
+        let deadline = deadline.map(|limit| ended.at().unwrap_or_else(Instant::now) + limit);
+        let silence = route.limits.stream_idle;
+        Ok(response.map(|body| Passing::new(body, lent, target.in_use, silence, deadline)))
+    }
+
+    /// Sends a request, and once more on a new connection if a kept one turned out to be closed: when it was not sent
+    /// at all, or may be sent twice and has no body.
+    async fn send(
+        &self,
+        route: &Route,
+        request: Request<Sent>,
+        mut lent: Lent,
+        target: &Target,
+    ) -> Result<(Response<Incoming>, Lent), Refusal> {
+        let harmless = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+        let again = (lent.reused && harmless && request.body().is_end_stream()).then(|| copy(&request));
+        let mut error = match lent.sender.try_send_request(request).await {
+            Ok(response) => return Ok((response, lent)),
+            Err(error) => error,
+        };
+        let name = &target.instance.name;
+        let unsent = error.take_message();
+        let request = match (unsent, again) {
+            (Some(request), _) => request,
+            (None, Some(head)) if lent.reused => head.map(|()| Sent::empty(target.in_use.clone())),
+            _ => return Err(Refusal::failed(name, &said(error.error()))),
+        };
+        let connecting = self.pool.connect(&target.instance, target.endpoint, route.limits.connect).await;
+        let mut lent = connecting.map_err(|error| Refusal::unreachable(name, &error.to_string()))?;
+        match lent.sender.send_request(request).await {
+            Ok(response) => Ok((response, lent)),
+            Err(error) => Err(Refusal::failed(name, &said(&error))),
+        }
+    }
+}
+
+/// What hyper says, with its cause.
+fn said(error: &hyper::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+fn copy(request: &Request<Sent>) -> Request<()> {
+    let mut copy = Request::new(());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+/// Refuses what cannot be routed at all; gives the host otherwise.
+fn check(request: &Request<Incoming>) -> Result<String, Refusal> {
+    if *request.method() == Method::CONNECT {
+        let message = "this gateway is no proxy for CONNECT: send requests for the path of a Task";
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "ConnectRefused", message));
+    }
+    let size = headers::size(request.headers()) + request.uri().path().len();
+    if size > HEADER_LIMIT {
+        let message =
+            format!("the headers of this request measure {size} bytes; at most {HEADER_LIMIT} are allowed");
+        return Err(Refusal::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "HeadersTooLarge", message));
+    }
+    headers::host(request.uri(), request.headers()).ok_or_else(|| {
+        let message = "the request must name its host exactly once";
+        Refusal::new(StatusCode::BAD_REQUEST, "HostInvalid", message)
+    })
+}
+
+/// The request as the instance gets it.
+fn outgoing(
+    route: &Route,
+    arrived: &Arrived,
+    request: Request<Incoming>,
+    target: &Target,
+    ended: Arc<Ended>,
+) -> (Request<Sent>, oneshot::Receiver<()>) {
+    let (mut parts, body) = request.into_parts();
+    parts.uri = below(route, &parts.uri);
+    parts.version = Version::HTTP_11;
+    let added =
+        Added { client: arrived.client, host: &arrived.host, prefix: &route.prefix, request_id: &arrived.id };
+    headers::to_instance(&mut parts.headers, &added);
+    parts.headers.extend(target.token.clone());
+    let (body, over) = Sent::new(body, target.in_use.clone(), ended);
+    (Request::from_parts(parts, body), over)
+}
+
+/// The target below the prefix of the Task, in the form that servers are asked in.
+fn below(route: &Route, uri: &Uri) -> Uri {
+    let rest = route.rest(uri.path()).unwrap_or("/");
+    let text = match uri.query() {
+        Some(query) => format!("{rest}?{query}"),
+        None => rest.to_owned(),
+    };
+    // A part of a valid target, cut at a slash, is valid.
+    text.parse().unwrap_or_else(|_| Uri::from_static("/"))
+}
+
+/// Comes back when the response has not begun in time.
+async fn overdue(limit: Option<Duration>, over: oneshot::Receiver<()>) -> Duration {
+    let Some(limit) = limit else { return std::future::pending().await };
+    // An error says that the body is gone, which is what is waited for.
+    let _ = over.await;
+    tokio::time::sleep(limit).await;
+    limit
+}
+
+/// Streams may go on for as long as something is said.
+fn is_stream<B>(response: &Response<B>) -> bool {
+    let content = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    response.status() == StatusCode::SWITCHING_PROTOCOLS
+        || content.is_some_and(|content| content.starts_with("text/event-stream"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_have_no_deadline() {
+        let of = |status: u16, content: &str| {
+            let response = Response::builder().status(status).header(CONTENT_TYPE, content);
+            is_stream(&response.body(()).unwrap())
+        };
+        assert!(of(200, "text/event-stream; charset=utf-8"));
+        assert!(of(101, "text/plain"));
+        assert!(!of(200, "application/json"));
+    }
+}

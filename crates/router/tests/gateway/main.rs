@@ -1,0 +1,10 @@
+//! The built-in gateway: requests to real HTTP servers through it, and what it says of the objects that it serves.
+
+#[cfg(test)]
+mod objects;
+#[cfg(test)]
+mod requests;
+#[cfg(test)]
+mod streams;
+#[cfg(test)]
+mod world;

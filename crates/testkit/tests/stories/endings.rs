@@ -1,0 +1,93 @@
+//! How sessions, instances and Tasks end.
+
+use agentcube_testkit::Request;
+use agentcube_testkit::watch::{self, Objects};
+use anyhow::Result;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::world::{LEASES, LIMIT, World, annotation, condition, expect, name, of, sessions};
+
+fn none(pods: &[&Value]) -> bool {
+    pods.is_empty()
+}
+
+pub(crate) async fn idle(world: &World) -> Result<()> {
+    let lifecycle = json!({ "reusePolicy": "Never", "idleTimeout": "2s" });
+    let scaling = json!({ "scalingMode": "OnDemand", "instanceLifecycle": lifecycle });
+    world.task("idle", sessions(scaling)).await?;
+    let first = world.say("idle", "ada", "hello").await?;
+    expect(first.json()["turn"] == 1, "it begins", &first)?;
+    world.pods_until("idle", "the instance is deleted", none).await?;
+    let over = |leases: &Objects| of(leases, "idle").next().is_none();
+    watch::until(&world.http, LEASES, "the session is over", LIMIT, over).await?;
+    world.event("idle", "idle").await?;
+    let again = world.say("idle", "ada", "hello").await?;
+    expect(again.json()["turn"] == 1, "the key begins anew", &again)?;
+    world.remove("idle").await
+}
+
+pub(crate) async fn ttl(world: &World) -> Result<()> {
+    let scaling = json!({ "scalingMode": "OnDemand", "instanceLifecycle": { "ttl": "4s" } });
+    world.task("mortal", sessions(scaling)).await?;
+    world.say("mortal", "ada", "hello").await?.instance()?;
+    world.pods_until("mortal", "the instance has lived long enough", none).await?;
+    world.event("mortal", "ttl").await?;
+    world.remove("mortal").await
+}
+
+pub(crate) async fn reuse(world: &World) -> Result<()> {
+    let lifecycle = json!({ "reusePolicy": "Always", "idleTimeout": "2s" });
+    let scaling = json!({ "scalingMode": "OnDemand", "minInstances": 1, "maxInstances": 1,
+        "instanceLifecycle": lifecycle });
+    let mut spec = sessions(scaling);
+    spec["routing"]["reserveTimeout"] = json!("120s");
+    world.task("shared", spec).await?;
+    let first = world.say("shared", "ada", "hello").await?.instance()?;
+    let uid = world.pods("shared").await?[0]["metadata"]["uid"].clone();
+    let free = |pods: &[&Value]| {
+        pods.iter().all(|pod| annotation(pod, "agentcube.io/reserve-key").is_empty()) && pods.len() == 1
+    };
+    let pods = world.pods_until("shared", "the instance is free again", free).await?;
+    expect(pods[0]["metadata"]["uid"] == uid, "it is the same Pod", &name(&pods[0]))?;
+    let second = world.say("shared", "bob", "hello").await?.instance()?;
+    expect(second == first, "the next session has it", &second)?;
+    let pods = world.pods("shared").await?;
+    expect(annotation(&pods[0], "agentcube.io/reserve-key") == "bob", "and is named by it", &pods[0])?;
+    world.remove("shared").await
+}
+
+pub(crate) async fn stream(world: &World) -> Result<()> {
+    let scaling = json!({ "scalingMode": "OnDemand", "instanceLifecycle": { "idleTimeout": "2s" } });
+    world.task("stream", sessions(scaling)).await?;
+    let first = world.say("stream", "ada", "hello").await?.instance()?;
+    // Some thirty words at 300 ms: several times as long as a session may be idle.
+    let words = "one two three four five six seven eight nine ten ".repeat(2);
+    let headers = [("x-session-id", "ada")];
+    let answer = world.ask(Method::POST, "/default/stream/stream", &headers, &words).await?;
+    let text = answer.text();
+    expect(text.contains("event: done") && text.contains(&first), "it was heard to its end", &text)?;
+    let after = world.say("stream", "ada", "hello").await?;
+    expect(after.json()["turn"] == 3, "and the session goes on", &after)?;
+    world.pods_until("stream", "then it ends as any other", none).await?;
+    world.remove("stream").await
+}
+
+pub(crate) async fn task(world: &World) -> Result<()> {
+    world.task("leaving", sessions(json!({ "scalingMode": "OnDemand" }))).await?;
+    world.say("leaving", "ada", "hello").await?.instance()?;
+    let ready = |pods: &[&Value]| pods.iter().any(|pod| condition(pod, "Ready"));
+    world.pods_until("leaving", "its instance runs", ready).await?;
+    // Waits for Pods and Leases to be gone as well.
+    world.remove("leaving").await?;
+    for kind in ["httproutes", "podtemplates", "secrets"] {
+        let group = if kind == "httproutes" { "/apis/gateway.networking.k8s.io/v1" } else { "/api/v1" };
+        let path = format!("{group}/namespaces/default/{kind}");
+        let none = |objects: &Objects| objects.keys().all(|name| !name.starts_with("leaving"));
+        watch::until(&world.http, &path, "its children are gone", LIMIT, none).await?;
+    }
+    let refused = world.say("leaving", "ada", "hello").await?;
+    expect(refused.status == 404 && refused.refusal() == "NoRoute", "nobody answers for it", &refused)?;
+    let reply = world.http.send(Request::new(Method::GET, "/readyz")).await?;
+    expect(reply.status == 200, "the platform is well", &reply)
+}

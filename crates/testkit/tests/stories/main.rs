@@ -1,0 +1,68 @@
+//! Tasks on the whole platform, as a process of its own: the user stories of the design deployed from the examples and
+//! talked to through the gateway; its six end-to-end cases; and what clients do wrong.
+
+mod cases;
+mod endings;
+mod examples;
+mod mistakes;
+mod world;
+
+use std::process::ExitCode;
+
+use agentcube_testkit::cluster::process::build_program;
+use agentcube_testkit::suite::{Options, Report};
+
+use world::World;
+
+fn main() -> ExitCode {
+    let options = Options::from_environment();
+    let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
+    let mut report = Report::default();
+    runtime.block_on(run(&options, &mut report));
+    report.close(options.strict)
+}
+
+async fn run(options: &Options, report: &mut Report) {
+    let program = match build_program() {
+        Ok(program) => program,
+        Err(error) => return report.note("agentcube builds", Err(error)),
+    };
+    let world = match World::start(&program).await {
+        Ok(world) => world,
+        Err(error) => return report.note("agentcube up starts", Err(error)),
+    };
+    macro_rules! trials {
+        ($($name:literal => $trial:path),* $(,)?) => {
+            $(if options.selects($name) {
+                let outcome = $trial(&world).await;
+                if outcome.is_err() {
+                    let log = world.log();
+                    let lines: Vec<&str> = log.lines().collect();
+                    eprintln!("the end of the log:\n{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+                }
+                report.note($name, outcome);
+            })*
+        };
+    }
+    trials! {
+        "story 1: a conversation stays with its instance" => examples::chat,
+        "story 2: code of strangers" => examples::untrusted,
+        "story 2: an interpreter for each session" => examples::interpreter,
+        "story 3: code without an image" => examples::code_bundle,
+        "story 5: a proxy that routes a second time by token" => examples::function_proxy,
+        "the agent of the demonstration" => examples::hello,
+        "case 1: Oneshot requests are spread" => cases::oneshot_spread,
+        "case 2: a session sticks, and its Pod says so" => cases::stickiness,
+        "case 3: cold start from zero" => cases::cold_start,
+        "case 4: idle sessions end" => endings::idle,
+        "case 4: instances have a longest life" => endings::ttl,
+        "case 4: a reused instance goes to the next session" => endings::reuse,
+        "case 4: a stream is never idle" => endings::stream,
+        "case 5: concurrent reservation" => cases::concurrent_reservation,
+        "case 6: concurrent scale-up" => cases::concurrent_scale_up,
+        "mistakes of clients are told clearly" => mistakes::clients,
+        "an instance dies in flight, and the session goes on" => mistakes::death_in_flight,
+        "a Task that goes takes everything along" => endings::task,
+    }
+    report.note("agentcube down ends it in order", world.stop());
+}
