@@ -1,4 +1,5 @@
-//! What only a node can answer, behind traits that the node fills: container logs, exec, connections to Pods.
+//! What only others in the process can answer, behind traits that they fill: container logs, exec and connections to
+//! Pods by the node, and what is counted.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -83,10 +84,14 @@ pub trait Connect: Send + Sync {
     fn service(&self, service: Value, port: Value) -> Answer<Connection>;
 }
 
-/// What the node has filled in; empty until there is one.
+/// What was counted, in Prometheus' text format.
+pub type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// What has been filled in; empty until there is somebody to do it.
 #[derive(Clone, Default)]
 pub struct Hooks {
     pub logs: Option<Arc<dyn Logs>>,
     pub exec: Option<Arc<dyn Exec>>,
     pub connect: Option<Arc<dyn Connect>>,
+    pub metrics: Option<Metrics>,
 }

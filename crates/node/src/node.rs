@@ -141,6 +141,7 @@ impl Node {
             logs: Some(Arc::new(PodLogs(kubelet.logs()))),
             exec: Some(Arc::new(PodExec::new(kubelet.living(), kubelet.logs()))),
             connect: Some(Arc::new(PodConnect(network.clone()))),
+            ..api.hooks()
         };
         api.set_hooks(hooks);
         let kubelet_stop = CancellationToken::new();

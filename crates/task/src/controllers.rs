@@ -9,6 +9,7 @@ use agentcube_instance::provider::{InstanceSpecProvider, TaskName};
 use agentcube_operator::cache::{Cache, Change, Object};
 use agentcube_operator::controller::Controller;
 use agentcube_operator::events::Recorder;
+use agentcube_operator::metrics::Registry;
 use agentcube_operator::queue::Queue;
 use futures_util::stream::{BoxStream, StreamExt};
 use kube::{Client, ResourceExt};
@@ -31,6 +32,7 @@ pub struct Controllers {
     client: Client,
     provider: Arc<dyn InstanceSpecProvider>,
     options: Arc<Options>,
+    metrics: Registry,
     caches: Caches,
     pods: mpsc::UnboundedReceiver<Changed>,
 }
@@ -43,21 +45,31 @@ impl std::fmt::Debug for Controllers {
 
 impl Controllers {
     pub fn new(client: Client, provider: Arc<dyn InstanceSpecProvider>, options: Options) -> Controllers {
+        Controllers::counted(client, provider, options, &Registry::new())
+    }
+
+    /// The same, with its counts among these metrics.
+    pub fn counted(
+        client: Client,
+        provider: Arc<dyn InstanceSpecProvider>,
+        options: Options,
+        metrics: &Registry,
+    ) -> Controllers {
         let (counts, pods) = Counts::new();
         let caches = Caches::new(&client, &options, counts);
-        Controllers { client, provider, options: Arc::new(options), caches, pods }
+        Controllers { client, provider, options: Arc::new(options), metrics: metrics.clone(), caches, pods }
     }
 
     /// Runs until the shutdown, and then until the writes under way are over.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Controllers { client, provider, options, caches, pods } = self;
+        let Controllers { client, provider, options, metrics, caches, pods } = self;
         // The caches and the Events outlive the reconciles that use them.
         let after = CancellationToken::new();
         let mut background = JoinSet::new();
         caches.spawn(&client, &mut background, &after);
         let events = Recorder::start(client.clone(), "agentcube-task", None, after.clone());
 
-        let controller: Controller<Name> = Controller::new("task");
+        let controller: Controller<Name> = Controller::new("task").metrics(&metrics);
         let queue = controller.queue();
         let missing = Missing::new(client.clone(), queue.clone());
         let controller = watch_for_tasks(controller, &caches, &missing);
@@ -71,7 +83,7 @@ impl Controllers {
             events: events.clone(),
             passes: Passes::default(),
         };
-        let of_gateways = watch_for_gateways(Controller::new("taskgateway"), &caches);
+        let of_gateways = watch_for_gateways(Controller::new("taskgateway").metrics(&metrics), &caches);
         let of_gateways =
             of_gateways.run(shutdown.clone(), move |key| Box::pin(gateways.clone().reconcile(key)));
         let tasks = task::Reconciler {

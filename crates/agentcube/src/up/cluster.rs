@@ -4,8 +4,10 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use agentcube_apiserver::hooks::Hooks;
 use agentcube_apiserver::{Handle, Server};
 use agentcube_node::{Node, kubelet, network, scheduler};
+use agentcube_operator::metrics::Registry;
 use agentcube_runtime::Handlers;
 use agentcube_runtime::image::{self, Store};
 use agentcube_runtime::spawner::{self, Spawner};
@@ -91,14 +93,18 @@ impl Cluster {
             host_directories: &options.host_directories,
             handlers: &names,
         };
+        let metrics = Registry::new();
         let operator = Operator::start(operator::Options {
             client,
             config: offer::config(&machine),
             connect: Arc::new(gateway::PodNetwork(node.network().clone())),
             listener: options.gateway,
             address: at.ip(),
+            metrics: metrics.clone(),
         });
         let (operator, ()) = tokio::join!(operator, node.ready());
+        let api = apiserver.server().api();
+        api.set_hooks(Hooks { metrics: Some(Arc::new(move || metrics.encode())), ..api.hooks() });
         Ok(Self { apiserver, node, operator: operator?, gateway: at })
     }
 

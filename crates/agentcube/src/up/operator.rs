@@ -10,6 +10,7 @@ use agentcube_instance::reserve::{self, Reserver};
 use agentcube_instance::spec::{Config, Providers};
 use agentcube_instance::timing::Timing;
 use agentcube_instance::token;
+use agentcube_operator::metrics::Registry;
 use agentcube_router::{Connect, Gateway};
 use agentcube_task::Controllers;
 use anyhow::Context;
@@ -32,6 +33,8 @@ pub(super) struct Options {
     /// The socket for requests to Tasks.
     pub(super) listener: TcpListener,
     pub(super) address: IpAddr,
+    /// Where all of them count what they do.
+    pub(super) metrics: Registry,
 }
 
 /// A part that runs until it is told to stop.
@@ -62,17 +65,18 @@ pub(super) struct Operator {
 impl Operator {
     /// Starts everything; comes back when requests can be served.
     pub(super) async fn start(options: Options) -> anyhow::Result<Operator> {
-        let Options { client, config, connect, listener, address } = options;
+        let Options { client, config, connect, listener, address, metrics } = options;
         make_namespace(&client).await.context("cannot make the operator's namespace")?;
         let keys = token::ensure_master_keys(client.clone(), NAMESPACE).await?;
         let timing = Timing::default();
         let providers = Providers::new(client.clone(), config);
-        let controllers =
-            Controllers::new(client.clone(), Arc::new(providers.clone()), agentcube_task::Options::default());
+        let provider = Arc::new(providers.clone());
+        let tasks = agentcube_task::Options::default();
+        let controllers = Controllers::counted(client.clone(), provider, tasks, &metrics);
         let lifecycle = lifecycle::Options { namespace: NAMESPACE.into(), timing, limits: Limits::default() };
-        let lifecycle = lifecycle::Manager::new(client.clone(), lifecycle);
+        let lifecycle = lifecycle::Manager::counted(client.clone(), lifecycle, &metrics);
         let router = reserve::Options { name: ROUTER.into(), namespace: NAMESPACE.into(), keys, timing };
-        let reserver = Reserver::new(client.clone(), router);
+        let reserver = Reserver::counted(client.clone(), router, &metrics);
         let gateway = agentcube_router::Options {
             address,
             bound: vec![listener],

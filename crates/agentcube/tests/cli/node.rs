@@ -17,7 +17,7 @@ struct Node(Handle);
 
 pub(crate) fn hooks(runtime: Handle) -> Hooks {
     let node = Arc::new(Node(runtime));
-    Hooks { logs: Some(node.clone()), exec: Some(node), connect: None }
+    Hooks { logs: Some(node.clone()), exec: Some(node), ..Hooks::default() }
 }
 
 impl Logs for Node {

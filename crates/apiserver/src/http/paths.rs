@@ -1,4 +1,4 @@
-//! The paths that are not resources: health, version, discovery, OpenAPI.
+//! The paths that are not resources: health, metrics, version, discovery, OpenAPI.
 
 use http::{HeaderMap, Method, Response, StatusCode, Uri, header};
 use serde_json::json;
@@ -29,6 +29,10 @@ pub(super) fn plain(
     let answer = match segments.as_slice() {
         [] => reply::json(StatusCode::OK, &discovery::root(&registry)),
         ["healthz" | "livez" | "readyz", ..] => reply::text(StatusCode::OK, "ok"),
+        ["metrics"] => match api.hooks().metrics {
+            Some(metrics) => reply::metrics(metrics()),
+            None => return Ok(None),
+        },
         ["version"] => reply::json(
             StatusCode::OK,
             &json!({

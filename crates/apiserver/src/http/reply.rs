@@ -35,6 +35,11 @@ pub(super) fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<ReplyBo
     respond(code, "text/plain; charset=utf-8", whole(text))
 }
 
+/// What Prometheus reads.
+pub(super) fn metrics(text: String) -> Response<ReplyBody> {
+    respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", whole(text))
+}
+
 pub(super) fn json(code: StatusCode, value: &Value) -> Response<ReplyBody> {
     let bytes = serde_json::to_vec(value).expect("JSON values encode into memory");
     respond(code, "application/json", whole(bytes))

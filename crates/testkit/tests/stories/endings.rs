@@ -22,6 +22,11 @@ pub(crate) async fn idle(world: &World) -> Result<()> {
     let over = |leases: &Objects| of(leases, "idle").next().is_none();
     watch::until(&world.http, LEASES, "the session is over", LIMIT, over).await?;
     world.event("idle", "idle").await?;
+    let metrics = world.http.send(Request::new(Method::GET, "/metrics")).await?;
+    let counted = String::from_utf8_lossy(&metrics.bytes).into_owned();
+    for name in [r#"agentcube_reclaimed_total{reason="SessionIdle"} "#, r#"agentcube_reserve_total{path="waited"} "#] {
+        expect(counted.contains(name), name, &counted)?;
+    }
     let again = world.say("idle", "ada", "hello").await?;
     expect(again.json()["turn"] == 1, "the key begins anew", &again)?;
     world.remove("idle").await
