@@ -37,7 +37,12 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn hooks(self: &Arc<Self>) -> Hooks {
-        Hooks { logs: Some(self.clone()), exec: Some(self.clone()), connect: Some(self.clone()), metrics: None }
+        Hooks {
+            logs: Some(self.clone()),
+            exec: Some(self.clone()),
+            connect: Some(self.clone()),
+            metrics: None,
+        }
     }
 
     /// Adds a line to a Pod's log.
