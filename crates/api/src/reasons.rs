@@ -23,6 +23,8 @@ pub const SESSION_ENDED: &str = "SessionEnded";
 pub const INSTANCE_REUSED: &str = "InstanceReused";
 /// An instance was idle and beyond the minimum, or beyond the maximum.
 pub const INSTANCE_EXCESS: &str = "InstanceExcess";
+/// It had its one request, and did not end by itself.
+pub const INSTANCE_SPENT: &str = "InstanceSpent";
 /// An instance without a session had lived for longer than `ttl`.
 pub const INSTANCE_EXPIRED: &str = "InstanceExpired";
 /// An instance had ended by itself.

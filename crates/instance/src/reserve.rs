@@ -171,7 +171,7 @@ impl Reserver {
 
     /// Takes part until the shutdown; then stops serving, and says so last of all. To be run once.
     pub async fn run(self, shutdown: CancellationToken) {
-        run::run(self.shared, shutdown).await;
+        Box::pin(run::run(self.shared, shutdown)).await;
     }
 
     /// Waits until everything that exists is known.

@@ -110,6 +110,7 @@ fn because(reason: Reason) -> &'static str {
         Reason::SessionEnded => "its session ended",
         Reason::InstanceReused => "its session ended, and reusePolicy is Always",
         Reason::InstanceExcess => "it is idle and not needed for minInstances, or beyond maxInstances",
+        Reason::InstanceSpent => "it had its one request, and did not end by itself",
         Reason::InstanceExpired => "it has lived for longer than ttl",
         Reason::InstanceDead => "its processes have ended",
         Reason::InstanceSpoilt => "its annotations were changed by hand and make no sense any more",

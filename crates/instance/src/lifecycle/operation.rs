@@ -23,6 +23,7 @@ pub enum Reason {
     SessionEnded,
     InstanceReused,
     InstanceExcess,
+    InstanceSpent,
     InstanceExpired,
     InstanceDead,
     InstanceSpoilt,
@@ -33,7 +34,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Reason; 18] = [
+    pub const ALL: [Reason; 19] = [
         Reason::SessionIdle,
         Reason::SessionExpired,
         Reason::SessionDeleted,
@@ -45,6 +46,7 @@ impl Reason {
         Reason::SessionEnded,
         Reason::InstanceReused,
         Reason::InstanceExcess,
+        Reason::InstanceSpent,
         Reason::InstanceExpired,
         Reason::InstanceDead,
         Reason::InstanceSpoilt,
@@ -68,6 +70,7 @@ impl Reason {
             Reason::SessionEnded => reasons::SESSION_ENDED,
             Reason::InstanceReused => reasons::INSTANCE_REUSED,
             Reason::InstanceExcess => reasons::INSTANCE_EXCESS,
+            Reason::InstanceSpent => reasons::INSTANCE_SPENT,
             Reason::InstanceExpired => reasons::INSTANCE_EXPIRED,
             Reason::InstanceDead => reasons::INSTANCE_DEAD,
             Reason::InstanceSpoilt => reasons::INSTANCE_SPOILT,

@@ -17,6 +17,8 @@ use super::writes::Failure;
 /// Marks come in groups: one write answers all that came within this time.
 const GATHER: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(500);
+/// How often it is tried to remove the Lease.
+const SIGN_OFFS: usize = 3;
 
 impl Shared {
     /// Writes the Lease until it is written once. Whoever ends sessions has to know of this router before it serves.
@@ -75,7 +77,7 @@ impl Shared {
                 ..ObjectMeta::default()
             },
             spec: Some(LeaseSpec {
-                holder_identity: Some(self.me.to_string()),
+                holder_identity: Some(self.binder.to_string()),
                 renew_time: Some(MicroTime(Timestamp::now())),
                 lease_duration_seconds: Some(seconds),
                 ..LeaseSpec::default()
@@ -83,10 +85,19 @@ impl Shared {
         }
     }
 
-    /// Takes the Lease away: this router serves nothing any more.
+    /// Takes the Lease away: this router serves nothing any more. One that a successor of the same name has written in
+    /// the meantime stays.
     pub(super) async fn sign_off(&self) {
-        if let Err(failure) = self.writes.delete_lease(&self.namespace, &self.lease_name).await {
-            tracing::warn!("this router's Lease cannot be removed: {failure}");
+        for _ in 0..SIGN_OFFS {
+            match self.writes.delete_own(&self.namespace, &self.lease_name, &self.binder).await {
+                // A write of our own was still under way.
+                Err(Failure::Conflict) => {}
+                Err(failure) => {
+                    tracing::warn!("this router's Lease cannot be removed: {failure}");
+                    return;
+                }
+                Ok(()) => return,
+            }
         }
     }
 }

@@ -1,20 +1,23 @@
 //! The long-running part of a router: keeps memory current, writes what has to be written, and at the end stops in
 //! order.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_operator::watch::{self, Sink};
+use futures_util::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::runtime::watcher;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::feed::{self, Leases, Pods};
 use super::tasks::TaskView;
 use super::waiting::PoolKey;
+use crate::token::{Keys, MASTER_SECRET};
 
 /// How many objects a page of a list has.
 const PAGE: u32 = 500;
@@ -39,6 +42,7 @@ pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
             shared.keep_flushing(),
             shared.look_after_pools(),
             shared.write_objections(objections),
+            shared.follow_keys(),
             shared.follow_tasks(),
             shared.follow_revisions(),
             shared.follow_leases(),
@@ -113,6 +117,25 @@ impl Shared {
     pub(super) async fn known(&self) {
         let _ = self.known_tasks.subscribe().wait_for(|known| *known).await;
         let _ = self.contact.begun.subscribe().wait_for(|begun| *begun).await;
+    }
+
+    /// Signs with the operator's keys as they are now. What cannot be read is no reason to stop: the last ones stay.
+    async fn follow_keys(&self) {
+        let secrets: Api<Secret> = Api::namespaced(self.writes.client.clone(), &self.namespace);
+        let mut versions = pin!(watcher::watch_object(secrets, MASTER_SECRET).default_backoff());
+        while let Some(version) = versions.next().await {
+            match version.map(|secret| secret.as_ref().map(Keys::read)) {
+                Ok(Some(Ok(keys))) => self.signer.set(keys),
+                Ok(Some(Err(error))) => {
+                    tracing::warn!(
+                        "the Secret {MASTER_SECRET} is spoilt, so the last keys stay in use: {error}"
+                    );
+                }
+                // New ones are made by whoever looks after Tasks.
+                Ok(None) => {}
+                Err(error) => tracing::debug!("the Secret {MASTER_SECRET} cannot be followed: {error}"),
+            }
+        }
     }
 
     async fn follow_tasks(self: &Arc<Self>) {

@@ -240,8 +240,17 @@ impl Writes {
         }
     }
 
-    pub(super) async fn delete_lease(&self, namespace: &str, name: &str) -> Result<(), Failure> {
-        match answered(self.leases(namespace).delete(name, &DeleteParams::default())).await {
+    /// Deletes a router's Lease, in the version in which it is seen to be of this process.
+    pub(super) async fn delete_own(&self, namespace: &str, name: &str, process: &str) -> Result<(), Failure> {
+        let leases = self.leases(namespace);
+        let Some(lease) = answered(leases.get_opt(name)).await? else { return Ok(()) };
+        if lease.spec.and_then(|spec| spec.holder_identity).as_deref() != Some(process) {
+            return Ok(());
+        }
+        let ObjectMeta { uid, resource_version, .. } = lease.metadata;
+        let preconditions = Some(Preconditions { uid, resource_version });
+        match answered(leases.delete(name, &DeleteParams { preconditions, ..DeleteParams::default() })).await
+        {
             Ok(_) | Err(Failure::Gone) => Ok(()),
             Err(failure) => Err(failure),
         }

@@ -6,4 +6,5 @@ mod binding;
 mod ending;
 mod faults;
 mod oneshot;
+mod tokens;
 mod world;

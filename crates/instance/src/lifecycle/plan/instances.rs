@@ -97,7 +97,12 @@ impl<'a> Planner<'a> {
         } else if self.is_expired(instance) {
             self.delete(instance, Reason::InstanceExpired, Condition::Version, Confirm::Nothing);
         } else if instance.record.slot.is_none() {
-            // Of a Job, which is looked at as a whole.
+            // Of a Job, which is looked at as a whole. But one that had its request is of no more use: it ends by
+            // itself, or here, when no router has the request in flight any more.
+            let spent = instance.record.last_active.is_some();
+            if spent && self.is_due(after(instance.idle_since(), self.rules.timing.grace * 2)) {
+                self.dismiss(instance, Reason::InstanceSpent, Confirm::Nothing);
+            }
         } else if task.current.is_some() && !task.is_current(&instance.record.spec_id) {
             self.dismiss(instance, Reason::RevisionDrained, Confirm::Nothing);
         } else if instance.record.slot.is_some_and(|slot| slot >= task.max) {

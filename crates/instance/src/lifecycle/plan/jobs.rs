@@ -29,8 +29,9 @@ impl<'a> Planner<'a> {
         } else if job.parallelism > floor && self.is_idle(task, job, pods, current) {
             self.scale_down(job, floor, pods, current);
         } else if pods.len() <= usize::try_from(job.parallelism).unwrap_or(0) {
-            // What the Job has left after it was scaled down is of use again.
-            pods.iter().for_each(|pod| self.unmark(pod));
+            // What the Job has left after it was scaled down is of use again, unless it was used before.
+            let fresh = pods.iter().filter(|pod| pod.record.last_active.is_none());
+            fresh.for_each(|pod| self.unmark(pod));
         }
     }
 

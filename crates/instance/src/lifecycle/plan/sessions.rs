@@ -126,7 +126,7 @@ impl<'a> Planner<'a> {
         };
         let its: Vec<&SeenInstance> = match holder {
             // The usual case, without a search: the holder is all that it ever had.
-            Some(holder) if lease.session.as_ref().is_some_and(|session| session.binding == 0) => {
+            Some(holder) if lease.session.as_ref().is_some_and(|session| session.binding <= 1) => {
                 view.instances.get(&holder.name).into_iter().filter(is_its).collect()
             }
             _ => view.instances.values().filter(is_its).collect(),
@@ -172,7 +172,7 @@ impl<'a> Planner<'a> {
                 self.push(Operation::FreeInstance { pod, reservation });
             }
             _ => {
-                let (reason, condition) = (Reason::SessionEnded, Condition::Uid);
+                let (reason, condition) = (Reason::SessionEnded, Condition::Version);
                 self.push(Operation::DeleteInstance { pod, reason, condition, confirm: Confirm::Nothing });
             }
         }

@@ -35,14 +35,29 @@ fn a_job_shrinks_only_when_all_its_instances_are_idle_and_all_routers_agree() {
     let marks = ["mark agent-2-0: InstanceExcess", "mark agent-2-1: InstanceExcess"];
     assert_eq!(job(2, 2).planned(), marks);
     let mut active = job(2, 2);
-    let at = active.wall(IDLE - 1);
+    let at = active.wall(1);
     active.view.instances.get_mut("agent-2-1").unwrap().record.last_active = Some(at);
-    assert_eq!((active.planned(), active.again()), (vec![], Some(1)));
+    assert_eq!(active.planned(), [""; 0]);
     let asked = |seen| each(job(2, 2), mark).router("a", 1, 0, seen);
     assert_eq!(asked(50).planned(), ["scale agent-2 from 2 to 1: InstanceExcess"]);
     assert_eq!(each(asked(49), |pod| pod.since += std::time::Duration::from_secs(500)).planned(), [""; 0]);
     assert_eq!(asked(49).planned(), ["unmark agent-2-0", "unmark agent-2-1"]);
     assert_eq!(job(2, 2).router("a", 15, 0, 99).planned(), [""; 0]);
+}
+
+#[test]
+fn one_that_had_its_request_and_did_not_end_is_let_go() {
+    let used = |ago: u64| {
+        let bed = job(1, 1);
+        let at = bed.wall(ago);
+        each(bed, |pod| pod.record.last_active = Some(at))
+    };
+    assert_eq!((used(19).planned(), used(19).again()), (vec![], Some(1)));
+    assert_eq!(used(20).planned(), ["mark agent-2-0: InstanceSpent"]);
+    let asked = |seen| each(used(20), mark).router("a", 1, 0, seen);
+    assert_eq!(asked(50).planned(), ["delete agent-2-0: InstanceSpent if unchanged"]);
+    let fresh = |bed| each(bed, |pod| pod.since += std::time::Duration::from_secs(500));
+    assert_eq!(fresh(asked(49)).planned(), [""; 0], "a router has not seen it yet");
 }
 
 #[test]

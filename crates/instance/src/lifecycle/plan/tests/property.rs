@@ -322,6 +322,7 @@ fn check(bed: &Bed, operation: &Operation) {
             assert!(!bound || *reason == Reason::InstanceDead, "{pod:?} is in use");
             let asked = [
                 Reason::InstanceExcess,
+                Reason::InstanceSpent,
                 Reason::RevisionDrained,
                 Reason::OrphanRemoved,
                 Reason::InstanceSpoilt,

@@ -108,7 +108,7 @@ fn ends() -> Bed {
 
 #[test]
 fn an_ended_session_gives_its_instance_back_and_then_its_name() {
-    assert_eq!(ends().ended(), ["delete agent-0: SessionEnded"]);
+    assert_eq!(ends().ended(), ["delete agent-0: SessionEnded if unchanged"]);
     let reused = || ends().task(|task| task.reuse = ReusePolicy::Always);
     assert_eq!(reused().ended(), ["free agent-0 of lease-0.0"]);
     let free = pod(reused(), |pod| pod.record.hold = Hold::Free);
@@ -134,16 +134,16 @@ fn nothing_is_given_back_before_all_routers_have_seen_the_end() {
         assert!(unseen(silent_for).plan().waits_for_routers);
     }
     assert_eq!(unseen(1).again(), Some(599));
-    assert_eq!(unseen(600).ended(), ["delete agent-0: SessionEnded"]);
+    assert_eq!(unseen(600).ended(), ["delete agent-0: SessionEnded if unchanged"]);
     // What a router has seen it has seen, silent or not.
     let seen = change(idle(0), ending).router("a", 100, 60, 0);
-    assert_eq!(seen.ended(), ["delete agent-0: SessionEnded"]);
+    assert_eq!(seen.ended(), ["delete agent-0: SessionEnded if unchanged"]);
 }
 
 #[test]
 fn an_instance_of_no_use_is_not_given_to_the_next_session() {
     let reused = || ends().task(|task| task.reuse = ReusePolicy::Always);
-    let deleted = ["delete agent-0: SessionEnded"];
+    let deleted = ["delete agent-0: SessionEnded if unchanged"];
     let lowered = reused().task(|task| (task.min, task.max) = (0, 0));
     assert_eq!(lowered.ended(), deleted);
     assert_eq!(pod(reused(), |pod| pod.record.life = Life::Unready).ended(), deleted);
@@ -159,7 +159,7 @@ fn an_instance_of_no_use_is_not_given_to_the_next_session() {
 fn an_interrupted_session_keeps_its_name_until_its_instance_is_gone() {
     let cut =
         || change(ends(), |lease| lease.interrupted = true).task(|task| task.reuse = ReusePolicy::Always);
-    assert_eq!(cut().ended(), ["delete agent-0: SessionEnded"]);
+    assert_eq!(cut().ended(), ["delete agent-0: SessionEnded if unchanged"]);
     let going = |doomed: u64| {
         let bed = cut().task(|task| task.min = 0);
         let at = bed.wall(doomed);
@@ -194,7 +194,7 @@ fn with_the_task_every_session_ends_at_once() {
     let ended = ends().without_task().plan();
     assert_eq!(
         ended.operations.iter().map(super::bed::brief).collect::<Vec<_>>(),
-        ["delete agent-0: SessionEnded"]
+        ["delete agent-0: SessionEnded if unchanged"]
     );
 }
 
