@@ -163,7 +163,10 @@ impl Elector {
         let only_this = watcher::Config::default().fields(&format!("metadata.name={}", self.options.name));
         let mut watching = JoinSet::new();
         let changes = Changes(self.changed.clone());
-        watching.spawn(follow_in(self.api.clone(), only_this, changes, shutdown.clone()));
+        let (client, namespace) = (self.api.clone().into_client(), self.options.namespace.clone());
+        let stop = shutdown.clone();
+        watching
+            .spawn(async move { follow_in::<Lease, _>(client, &namespace, only_this, changes, stop).await });
         let mut machine = Machine::new(self.options.clone(), Instant::now());
         loop {
             let action = machine.next(Instant::now());

@@ -3,15 +3,19 @@
 //!
 //! Driven here and not by `kube::runtime::watcher`, because telling a late write from a new one needs the revision
 //! that the watch has reached, which that watcher keeps to itself.
+//!
+//! An object that cannot be read, which anybody may have written, concerns nobody but itself: it is told as if it had
+//! nothing but metadata or, where its kind cannot do without more, as if it were gone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use kube::Client;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
-use kube::core::ObjectMeta;
+use kube::core::error_boundary::InvalidObject;
+use kube::core::{DeserializeGuard, NamespaceResourceScope, ObjectMeta};
 use kube::runtime::watcher;
+use kube::{Client, Resource};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -102,6 +106,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Something in the answer is not what it should be.
+    fn is_unreadable(&self) -> bool {
+        match self {
+            Error::Request(kube::Error::SerdeError(_)) => true,
+            // An event of a watch that cannot be read passes for a Status in which nothing is said.
+            Error::Request(kube::Error::Api(status)) => status.code == 0,
+            _ => false,
+        }
+    }
+
     /// The revision to watch from, or to list at, is no longer kept by the server: only a new list helps.
     fn is_expired(&self) -> bool {
         match self {
@@ -120,25 +134,32 @@ pub async fn follow<K: Object, S: Sink<K>>(
     sink: S,
     shutdown: CancellationToken,
 ) {
-    follow_in(Api::all(client), config, sink, shutdown).await;
+    let (api, guarded) = (Api::all(client.clone()), Api::all(client));
+    Follower::new(api, guarded, config, sink).run_until(shutdown).await;
 }
 
-/// The same, for the objects that `api` reaches: those of one namespace, for instance.
-pub async fn follow_in<K: Object, S: Sink<K>>(
-    api: Api<K>,
+/// The same, for the objects of one namespace.
+pub async fn follow_in<K, S: Sink<K>>(
+    client: Client,
+    namespace: &str,
     config: watcher::Config,
     sink: S,
     shutdown: CancellationToken,
-) {
-    let follower = Follower { api, config, sink, reached: None, whole: false, delay: FIRST_RETRY };
-    tokio::select! {
-        () = shutdown.cancelled() => {}
-        () = follower.run() => {}
-    }
+) where
+    K: Object + Resource<Scope = NamespaceResourceScope>,
+{
+    let (api, guarded) = (Api::namespaced(client.clone(), namespace), Api::namespaced(client, namespace));
+    Follower::new(api, guarded, config, sink).run_until(shutdown).await;
 }
+
+type Guarded<K> = DeserializeGuard<K>;
 
 struct Follower<K, S> {
     api: Api<K>,
+    /// The same, slower, but past objects that cannot be read.
+    guarded: Api<Guarded<K>>,
+    /// Whether the last answer had such an object.
+    guards: bool,
     config: watcher::Config,
     sink: S,
     /// The revision that was reached; none before the first list, and when it is no longer known to the server.
@@ -150,14 +171,34 @@ struct Follower<K, S> {
 }
 
 impl<K: Object, S: Sink<K>> Follower<K, S> {
+    fn new(api: Api<K>, guarded: Api<Guarded<K>>, config: watcher::Config, sink: S) -> Follower<K, S> {
+        let (reached, whole, delay) = (None, false, FIRST_RETRY);
+        Follower { api, guarded, guards: false, config, sink, reached, whole, delay }
+    }
+
+    async fn run_until(self, shutdown: CancellationToken) {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.run() => {}
+        }
+    }
+
     async fn run(mut self) {
         loop {
-            let outcome = match self.reached {
-                None => self.list().await,
-                Some(reached) => self.watch(reached).await,
+            let outcome = match (self.guards, self.reached) {
+                (false, None) => self.list(self.api.clone(), Ok).await,
+                (false, Some(reached)) => self.watch(reached, self.api.clone(), Ok).await,
+                (true, None) => self.list(self.guarded.clone(), |object| object.0).await,
+                (true, Some(reached)) => self.watch(reached, self.guarded.clone(), |object| object.0).await,
             };
-            let Err(error) = outcome else { continue };
             let kind = K::kind(&());
+            let guarded = std::mem::take(&mut self.guards);
+            let Err(error) = outcome else { continue };
+            if !guarded && error.is_unreadable() {
+                tracing::debug!(%kind, "looking for what cannot be read: {error}");
+                self.guards = true;
+                continue;
+            }
             self.sink.broken(&error);
             if error.is_expired() {
                 tracing::debug!(%kind, "listing again: {error}");
@@ -179,7 +220,7 @@ impl<K: Object, S: Sink<K>> Follower<K, S> {
         self.delay = (self.delay * 2).min(LONGEST_RETRY);
     }
 
-    async fn list(&mut self) -> Result<(), Error> {
+    async fn list<W: Object>(&mut self, api: Api<W>, open: Open<W, K>) -> Result<(), Error> {
         let mut parameters = ListParams {
             label_selector: self.config.label_selector.clone(),
             field_selector: self.config.field_selector.clone(),
@@ -188,10 +229,15 @@ impl<K: Object, S: Sink<K>> Follower<K, S> {
         };
         let mut items = Vec::new();
         let version = loop {
-            let page = answered(self.api.list(&parameters)).await?.map_err(Error::from);
+            let page = answered(api.list(&parameters)).await?.map_err(Error::from);
             let later = parameters.continue_token.is_some();
             let page = page.inspect_err(|error| self.whole |= later && error.is_expired())?;
-            items.extend(page.items.into_iter().map(|object| self.sink.read(object)));
+            items.extend(
+                page.items
+                    .into_iter()
+                    .filter_map(|object| readable(open(object)).ok())
+                    .map(|object| self.sink.read(object)),
+            );
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => parameters.continue_token = Some(token),
                 None => break page.metadata.resource_version.unwrap_or_default(),
@@ -207,7 +253,7 @@ impl<K: Object, S: Sink<K>> Follower<K, S> {
     }
 
     /// Follows one watch to its end. A watch that delivered something makes the next failure a first one.
-    async fn watch(&mut self, reached: u64) -> Result<(), Error> {
+    async fn watch<W: Object>(&mut self, reached: u64, api: Api<W>, open: Open<W, K>) -> Result<(), Error> {
         let begun = Instant::now();
         let seconds = self.config.timeout.unwrap_or(WATCH_SECONDS);
         let parameters = WatchParams {
@@ -217,9 +263,9 @@ impl<K: Object, S: Sink<K>> Follower<K, S> {
             bookmarks: self.config.bookmarks,
             send_initial_events: false,
         };
-        let events = answered(self.api.watch(&parameters, &reached.to_string())).await??;
+        let events = answered(api.watch(&parameters, &reached.to_string())).await??;
         let limit = Duration::from_secs(seconds.into()) + OVERTIME;
-        let heard = tokio::time::timeout_at(begun + limit, self.hear(events)).await;
+        let heard = tokio::time::timeout_at(begun + limit, self.hear(events, open)).await;
         let heard = heard.map_err(|_| Error::Silent(limit))??;
         if !heard && begun.elapsed() < LONGEST_RETRY {
             // Ended at once and without a word; so may the next.
@@ -229,14 +275,21 @@ impl<K: Object, S: Sink<K>> Follower<K, S> {
     }
 
     /// Takes in what a watch says. Whether it said anything.
-    async fn hear(&mut self, events: impl Stream<Item = kube::Result<WatchEvent<K>>>) -> Result<bool, Error> {
+    async fn hear<W: Object>(
+        &mut self,
+        events: impl Stream<Item = kube::Result<WatchEvent<W>>>,
+        open: Open<W, K>,
+    ) -> Result<bool, Error> {
         let mut events = std::pin::pin!(events);
         let mut heard = false;
         while let Some(event) = events.next().await {
             match event? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     let revision = self.reach(object.meta().resource_version.as_deref());
-                    self.sink.applied(self.sink.read(object), revision);
+                    match readable(open(object)) {
+                        Ok(object) => self.sink.applied(self.sink.read(object), revision),
+                        Err(meta) => self.sink.deleted(&meta, revision),
+                    }
                 }
                 WatchEvent::Deleted(object) => {
                     let revision = self.reach(object.meta().resource_version.as_deref());
@@ -268,4 +321,18 @@ impl<K: Object, S: Sink<K>> Follower<K, S> {
 /// What the server answers, unless it takes too long.
 async fn answered<T>(request: impl Future<Output = T>) -> Result<T, Error> {
     tokio::time::timeout(ANSWER, request).await.map_err(|_| Error::Silent(ANSWER))
+}
+
+/// How an object comes out of what was sent.
+type Open<W, K> = fn(W) -> Result<K, InvalidObject>;
+
+/// The object, as much of it as can be read; its metadata if that is not enough for its kind.
+fn readable<K: Object>(object: Result<K, InvalidObject>) -> Result<K, Box<ObjectMeta>> {
+    let InvalidObject { error, metadata } = match object {
+        Ok(object) => return Ok(object),
+        Err(invalid) => invalid,
+    };
+    let (kind, namespace, name) = (K::kind(&()), metadata.namespace.clone(), metadata.name.clone());
+    tracing::warn!(%kind, ?namespace, ?name, "cannot be read, and is taken for its metadata: {error}");
+    serde_json::from_value(serde_json::json!({ "metadata": metadata })).map_err(|_| Box::new(metadata))
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use agentcube_apiserver::Server;
 use agentcube_apiserver::faults::Plan;
 use agentcube_apiserver::store::Retention;
+use agentcube_operator::cache::Cache;
 use agentcube_operator::watch::{self, Error, Sink};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::core::ObjectMeta;
@@ -112,6 +114,35 @@ fn follow(client: Client, page_size: u32, sink: &Arc<Names>) -> DropGuard {
     let config = watcher::Config::default().page_size(page_size);
     tokio::spawn(watch::follow::<ConfigMap, _>(client, config, sink.clone(), shutdown.clone()));
     shutdown.drop_guard()
+}
+
+/// One object that cannot be read, which anybody may write, hides none of the others: neither in a list nor in a watch.
+#[tokio::test]
+async fn what_cannot_be_read_concerns_only_itself() {
+    let server = Server::builder().memory().embed().await.expect("a server starts");
+    let client = Client::new(server.front(), "default");
+    let write = async |name: &str, time: &str| {
+        let lease = json!({ "metadata": { "name": name }, "spec": { "renewTime": time } }).to_string();
+        let uri = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+        let request = http::Request::post(uri).header("content-type", "application/json");
+        let request = request.body(lease.into_bytes()).expect("a request");
+        client.request_text(request).await.expect("it can be written");
+    };
+    const BEYOND: &str = "9999-12-31T23:59:59.000000Z";
+    write("spoilt-before", BEYOND).await;
+    write("before", "2026-01-01T00:00:00.000000Z").await;
+    let cache: Cache<Lease> = Cache::new(client.clone(), watcher::Config::default());
+    let (shutdown, mut changes) = (CancellationToken::new(), cache.subscribe());
+    let _running = shutdown.clone().drop_guard();
+    tokio::spawn(cache.clone().run(shutdown));
+    tokio::time::timeout(std::time::Duration::from_secs(60), cache.synced()).await.expect("the list is read");
+    write("spoilt-after", BEYOND).await;
+    write("after", "2026-01-01T00:00:00.000000Z").await;
+    let heard = async { while changes.recv().await.latest().name_any() != "after" {} };
+    tokio::time::timeout(std::time::Duration::from_secs(60), heard).await.expect("the watch is read");
+    let has_spec = |name: &str| cache.get("default", name).map(|lease| lease.spec.is_some());
+    assert_eq!(["before", "after"].map(has_spec), [Some(true); 2]);
+    assert_eq!(["spoilt-before", "spoilt-after"].map(has_spec), [Some(false); 2], "only their metadata");
 }
 
 #[tokio::test]

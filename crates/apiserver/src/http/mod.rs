@@ -15,11 +15,11 @@ mod websocket;
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
@@ -32,6 +32,9 @@ use crate::status::Status;
 
 /// A body must have arrived by then.
 const BODY_TIME: Duration = Duration::from_secs(60);
+/// How much of a body that is too large is read on, and for how long.
+const DISCARD_LIMIT: usize = 16 << 20;
+const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// The whole API as one service.
 #[derive(Clone)]
@@ -95,18 +98,37 @@ where
 {
     let announced =
         parts.headers.get(http::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
+    let mut body = pin!(body);
     if announced.is_some_and(|length: usize| length > BODY_LIMIT) {
+        discard(body).await;
         return Err(codec::too_large());
     }
-    let read = tokio::time::timeout(BODY_TIME, Limited::new(body, BODY_LIMIT).collect());
+    let read = tokio::time::timeout(BODY_TIME, Limited::new(body.as_mut(), BODY_LIMIT).collect());
     let Ok(read) = read.await else {
         return Err(Status::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the body took too long to arrive"));
     };
     match read {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(codec::too_large()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            discard(body).await;
+            Err(codec::too_large())
+        }
         Err(error) => Err(Status::bad_request(format!("cannot read the body: {error}"))),
     }
+}
+
+/// Reads on over what is too large, though not without end: a client that is still writing when the connection closes
+/// would never read why.
+async fn discard<B: http_body::Body>(mut body: Pin<&mut B>) {
+    let rest = async {
+        let mut read = 0;
+        while let Some(Ok(frame)) = body.frame().await
+            && read < DISCARD_LIMIT
+        {
+            read += frame.data_ref().map_or(0, |data| data.remaining());
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_TIME, rest).await;
 }
 
 impl<B> tower::Service<Request<B>> for Front

@@ -217,10 +217,15 @@ async fn reconcile(hands: Hands, key: TaskKey) -> Result<Requeue, Error> {
         .await;
     let done = results.iter().any(|result| matches!(result, Ok(Outcome::Done)));
     let mut errors = results.into_iter().filter_map(Result::err);
-    if let Some(first) = errors.next() {
-        return Err(Error { failed: 1 + errors.count(), tried, first });
+    let error = errors.next().map(|first| Error { failed: 1 + errors.count(), tried, first });
+    match error {
+        // What fails for long must not hold up the rest.
+        Some(error) if done => tracing::warn!("{error}"),
+        Some(error) => return Err(error),
+        None => {}
     }
-    Ok(Requeue::After(if done { Duration::ZERO } else { in_vain(&hands, &key) }))
+    let vain = if done { Duration::ZERO } else { in_vain(&hands, &key) };
+    Ok(Requeue::After(plan.again.map_or(vain, |again| again.max(FIRST_RETRY).min(vain))))
 }
 
 /// How long to wait after a pass that could do nothing.

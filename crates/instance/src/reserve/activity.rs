@@ -19,6 +19,9 @@ use crate::identity::InstanceId;
 
 /// The soonest that activity is written after it began.
 const SOONEST: Duration = Duration::from_millis(250);
+/// After so many failures in a row retries come half as often, and so on for so many steps.
+const FAILURES_PER_STEP: u32 = 16;
+const STEPS: u32 = 7;
 
 /// What is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +130,8 @@ pub(super) struct Activity {
     in_flight: AtomicUsize,
     /// Cancelled when requests in flight have to end.
     revocation: Mutex<CancellationToken>,
+    /// Writes in a row that the API server did not take.
+    failures: AtomicU32,
 }
 
 impl Debug for Activity {
@@ -143,6 +148,7 @@ impl Activity {
             sooner: Notify::new(),
             in_flight: AtomicUsize::new(0),
             revocation: Mutex::default(),
+            failures: AtomicU32::new(0),
         }
     }
 
@@ -193,12 +199,18 @@ impl Activity {
         (taken, due.peek().map(|Reverse(first)| first.at))
     }
 
-    /// A use that was taken as due has been dealt with: `retry` after a failure, and again later if it goes on.
-    pub(super) fn done(&self, usage: Arc<Use>, retry: bool) {
+    /// A use that was taken as due could not be written: again soon, or, while the API server takes no writes at all,
+    /// the later the longer that lasts.
+    pub(super) fn failed(&self, usage: Arc<Use>, refused: bool) {
+        let failures = if refused { self.failures.fetch_add(1, Ordering::SeqCst) } else { 0 };
+        let rest = SOONEST.saturating_mul(1 << (failures / FAILURES_PER_STEP).min(STEPS));
+        self.push(usage, self.clock.now() + rest);
+    }
+
+    /// A use that was taken as due has been written: again later if it goes on.
+    pub(super) fn done(&self, usage: Arc<Use>) {
         let now = self.clock.now();
-        if retry {
-            return self.push(usage, now + SOONEST);
-        }
+        self.failures.store(0, Ordering::SeqCst);
         usage.queued.store(false, Ordering::SeqCst);
         // Looked at after the flag fell: whoever touches it from now on queues it.
         if usage.is_active() && !usage.queued.swap(true, Ordering::SeqCst) {
@@ -286,7 +298,7 @@ mod tests {
         let (due, later) = activity.take_due(now);
         assert_eq!((due.len(), later), (1, None));
         usage.wrote(usage.last_active(now));
-        activity.done(usage.clone(), false);
+        activity.done(usage.clone());
 
         // In flight is active, though nothing new happened.
         assert!(usage.is_active());
@@ -298,7 +310,7 @@ mod tests {
         assert_eq!(activity.take_due(now).0.len(), 1);
         let last = usage.last_active(now);
         usage.wrote(last);
-        activity.done(usage.clone(), false);
+        activity.done(usage.clone());
         assert!(!usage.is_active());
         assert_eq!(activity.take_due(Duration::MAX).0.len(), 0);
         // And it begins anew.
@@ -328,8 +340,21 @@ mod tests {
         tokio::time::advance(Duration::from_secs(10)).await;
         let now = activity.clock.now();
         assert_eq!(activity.take_due(now).0.len(), 1);
-        activity.done(usage.clone(), true);
+        activity.failed(usage.clone(), true);
         assert_eq!(activity.take_due(now).1, Some(now + SOONEST));
         assert!(usage.is_active());
+        // While nothing can be written, less and less often.
+        tokio::time::advance(SOONEST).await;
+        assert_eq!(activity.take_due(activity.clock.now()).0.len(), 1);
+        for _ in 0..1000 {
+            activity.failed(usage.clone(), true);
+        }
+        activity.take_due(Duration::MAX);
+        activity.failed(usage.clone(), true);
+        assert_eq!(activity.take_due(now).1, Some(activity.clock.now() + SOONEST * 128));
+        activity.take_due(Duration::MAX);
+        activity.done(usage.clone());
+        activity.failed(usage.clone(), true);
+        assert_eq!(activity.take_due(now).1, Some(activity.clock.now() + SOONEST));
     }
 }

@@ -125,16 +125,16 @@ impl Shared {
     }
 
     fn take_instance(&self, instance: Instance, source: Source) {
-        let objects = |instance: &Arc<Instance>| self.place(instance, false);
+        let objects = |was: Option<&Instance>, instance: &Arc<Instance>| self.place(was, instance, false);
         if let Some(instance) = self.index.put_instance(instance, source, objects) {
             self.instance_news(&instance);
         }
     }
 
     /// Takes an instance into the pool of its Task. Whether a mark on it must be objected to: it is in use.
-    fn place(&self, instance: &Arc<Instance>, settled: bool) -> bool {
+    fn place(&self, was: Option<&Instance>, instance: &Arc<Instance>, settled: bool) -> bool {
         let by_session = self.tasks.by_uid(&instance.task_uid).is_none_or(|view| view.by_session);
-        let used = self.pools.apply(instance, settled) && !by_session;
+        let used = self.pools.apply(was, instance, settled) && !by_session;
         instance.releasing && (used || self.is_used(instance))
     }
 
@@ -236,7 +236,8 @@ impl Sink<Pod> for Pods {
 
     fn listed(&self, items: Vec<Option<Instance>>, revision: u64) {
         let items = items.into_iter().flatten().collect();
-        let objects = |instance: &Arc<Instance>| self.shared.place(instance, true);
+        let objects =
+            |was: Option<&Instance>, instance: &Arc<Instance>| self.shared.place(was, instance, true);
         let (gone, new) = self.shared.index.list_instances(items, revision, objects);
         gone.iter().for_each(|instance| self.shared.forget(instance));
         new.iter().for_each(|instance| self.shared.instance_news(instance));

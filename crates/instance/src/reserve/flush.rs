@@ -11,6 +11,7 @@ use super::activity::{Subject, Use};
 use super::index::{SessionId, Source};
 use super::writes::Failure;
 use crate::identity::InstanceId;
+use crate::record::Session;
 
 /// How many writes are under way at a time.
 const AT_A_TIME: usize = 16;
@@ -46,10 +47,13 @@ impl Shared {
     async fn flush(&self, due: Vec<Arc<Use>>) {
         let writes = stream::iter(due).for_each_concurrent(AT_A_TIME, |usage| async move {
             let written = self.write_activity(&usage).await;
-            if let Err(failure) = &written {
-                tracing::debug!("writing activity: {failure}");
+            match written {
+                Ok(()) => self.activity.done(usage),
+                Err(failure) => {
+                    tracing::debug!("writing activity: {failure}");
+                    self.activity.failed(usage, !matches!(failure, Failure::Conflict));
+                }
             }
-            self.activity.done(usage, written.is_err());
         });
         writes.await;
     }
@@ -80,7 +84,13 @@ impl Shared {
         usage: &Use,
         active: std::time::Duration,
     ) -> Result<(), Failure> {
-        let session = self.index.session_of_use(id, usage).filter(|session| !session.ending);
+        // What is not bound is its binder's to renew: whoever wants to take over waits for its silence.
+        let is_bound = |session: &Session| {
+            let holder = session.holder.as_ref().and_then(|holder| self.index.instance(&holder.uid));
+            holder.is_some_and(|instance| instance.is_bound_to(session))
+        };
+        let session = self.index.session_of_use(id, usage);
+        let session = session.filter(|session| !session.ending && is_bound(session));
         let session = session.ok_or(Failure::Gone)?;
         let sent = self.clock.now();
         match self.writes.renew(&session, self.clock.time_of_day(active)).await {

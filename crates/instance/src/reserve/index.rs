@@ -308,7 +308,7 @@ impl Index {
         &self,
         instance: Instance,
         source: Source,
-        objects: impl FnOnce(&Arc<Instance>) -> bool,
+        objects: impl FnOnce(Option<&Instance>, &Arc<Instance>) -> bool,
     ) -> Option<Arc<Instance>> {
         let mut reached = self.pods.lock();
         let taken = self.take_instance(&mut reached, instance, source, objects);
@@ -323,7 +323,7 @@ impl Index {
         reached: &mut MutexGuard<'_, Reached>,
         instance: Instance,
         source: Source,
-        objects: impl FnOnce(&Arc<Instance>) -> bool,
+        objects: impl FnOnce(Option<&Instance>, &Arc<Instance>) -> bool,
     ) -> Option<Arc<Instance>> {
         let (uid, version) = (instance.id.uid.clone(), instance.version);
         let stale = match source {
@@ -334,8 +334,8 @@ impl Index {
             return None;
         }
         let instance = Arc::new(self.compact_instance(instance));
-        self.instances.of(&*uid).write().insert(instance.id.uid.clone(), instance.clone());
-        if objects(&instance) {
+        let was = self.instances.of(&*uid).write().insert(instance.id.uid.clone(), instance.clone());
+        if objects(was.as_deref(), &instance) {
             reached.object(version, &uid);
         }
         Some(instance)
@@ -365,7 +365,7 @@ impl Index {
         &self,
         items: Vec<Instance>,
         revision: u64,
-        objects: impl Fn(&Arc<Instance>) -> bool,
+        objects: impl Fn(Option<&Instance>, &Arc<Instance>) -> bool,
     ) -> (Vec<Arc<Instance>>, Vec<Arc<Instance>>) {
         let mut reached = self.pods.lock();
         let listed: HashMap<Arc<str>, ()> = items.iter().map(|item| (item.id.uid.clone(), ())).collect();

@@ -3,6 +3,7 @@
 //! second one there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -12,6 +13,9 @@ use super::tasks::TaskView;
 use super::waiting::{Grant, PoolKey, TaskPool};
 use super::writes::Failure;
 use crate::provider::{Path, Request, ReserveError, Reserved};
+
+/// How long to rest when the API server takes no writes.
+const REFUSED: Duration = Duration::from_millis(250);
 
 impl Shared {
     /// Room on an instance, for one request.
@@ -76,19 +80,31 @@ impl Shared {
                 self.learn_pod(pod, Source::Write(self.clock.now()));
                 true
             }
-            Err(Failure::Conflict) => {
+            Err(Failure::Refused(why)) => {
+                tracing::debug!("taking an instance for one request: {why}");
+                grant.used = false;
+                tokio::time::sleep(REFUSED).await;
+                false
+            }
+            Err(Failure::Conflict | Failure::Unclear(_)) => {
                 // Changed, and maybe not by being used: look, and let it be given anew.
                 let pod = self.writes.read_pod(&instance.namespace, &instance.id.name).await;
-                if let Ok(Some(pod)) = pod {
-                    self.learn_pod(pod, Source::Read);
-                    grant.used = false;
+                match pod {
+                    Ok(Some(pod)) => {
+                        self.learn_pod(pod, Source::Read);
+                        grant.used = false;
+                    }
+                    Ok(None) => {}
+                    Err(failure) => {
+                        // If it was written, the watch brings it: what was active once is not given again.
+                        tracing::debug!("taking an instance for one request: {failure}");
+                        grant.used = false;
+                        tokio::time::sleep(REFUSED).await;
+                    }
                 }
                 false
             }
-            Err(failure) => {
-                tracing::debug!("taking an instance for one request: {failure}");
-                false
-            }
+            Err(Failure::Gone) => false,
         }
     }
 
@@ -104,6 +120,10 @@ impl Shared {
         let usage = pool.usage(&instance, view.interval(&self.timing));
         usage.begin();
         let in_use = self.activity.guard(usage, Some(grant));
+        // After the guard, which ends with the contact: whoever lost it before that is not served.
+        if !self.contact.is_good() {
+            return None;
+        }
         self.reserved(view, &instance, None, path, in_use)
     }
 }

@@ -45,6 +45,8 @@ struct Member {
     kept_until: Duration,
     /// Has served its one request.
     spent: bool,
+    /// Was ready before, so it is not starting, whatever it looks like now.
+    was_ready: bool,
 }
 
 /// Order in which free instances are given: the least used first, then each router in an order of its own.
@@ -120,10 +122,12 @@ impl Pool {
             Some(member) => (Some(member.instance.clone()), member),
             None => {
                 let kept_until = Duration::ZERO;
-                (None, Member { instance: instance.clone(), load: 0, kept_until, spent: false })
+                let instance = instance.clone();
+                (None, Member { instance, load: 0, kept_until, spent: false, was_ready: false })
             }
         };
         let mut member = Member { instance, ..member };
+        member.was_ready |= was.as_ref().is_some_and(|was| was.life == Life::Ready);
         let ready = |instance: &Instance| instance.life == Life::Ready && instance.hold == Hold::Free;
         let before = was.as_deref().is_some_and(ready);
         if ready(&member.instance) && !before {
@@ -192,7 +196,8 @@ impl Pool {
         }
         let kept = self.kept.first().map(|(until, _)| *until);
         let rest = (self.rest_until > now).then_some(self.rest_until);
-        kept.into_iter().chain(rest).min()
+        let unblocked = self.blocked.values().copied().min();
+        kept.into_iter().chain(rest).chain(unblocked).min()
     }
 
     /// The slots in which to create instances now, at most what this router's own waiters lack. This router is number
@@ -235,8 +240,12 @@ impl Pool {
         self.blocked.insert(slot, now + BLOCKED);
     }
 
-    /// An instance could not be started, or ended before it was ready: rest, longer each time.
+    /// An instance could not be started, or ended before it was ready: rest, longer each time. Several that fail
+    /// together are one failure.
     pub fn start_failed(&mut self, now: Duration) {
+        if self.rests(now) {
+            return;
+        }
         let rest = FIRST_REST.saturating_mul(1 << self.failures.min(16)).min(LONGEST_REST);
         self.failures += 1;
         self.rest_until = now + rest;
@@ -256,6 +265,11 @@ impl Pool {
             let instance = &member.instance;
             instance.spec_id == self.rules.spec && !matches!(instance.life, Life::Dead | Life::Terminating)
         };
+        // What drains counts too.
+        let is_old = |member: &&Member| {
+            member.instance.spec_id != self.rules.spec && member.instance.life != Life::Dead
+        };
+        let old = u32::try_from(self.members.values().filter(is_old).count()).unwrap_or(u32::MAX);
         let (mut active, mut used) = (0, 0);
         for member in self.members.values().filter(alive) {
             active += 1;
@@ -263,7 +277,7 @@ impl Pool {
         }
         let coming = current.max(active).saturating_sub(used);
         let lack = (self.queue.len() as u32).saturating_sub(coming);
-        let wanted = current.saturating_add(lack).min(self.rules.max);
+        let wanted = current.saturating_add(lack).min(self.rules.max.saturating_sub(old));
         (wanted > current).then_some(wanted)
     }
 
@@ -380,6 +394,7 @@ impl Pool {
     fn is_starting(&self, member: &Member) -> bool {
         let instance = &member.instance;
         instance.life == Life::Starting
+            && !member.was_ready
             && instance.created_for.as_ref() == Some(&self.me)
             && instance.spec_id == self.rules.spec
     }

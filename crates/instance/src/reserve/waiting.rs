@@ -99,9 +99,14 @@ impl Pools {
         self.forget_if_over(key);
     }
 
-    /// An instance as it is now. Whether this router uses it.
-    pub(super) fn apply(&self, instance: &Arc<Instance>, settled: bool) -> bool {
-        let pool = self.get_or_make(&PoolKey::of_instance(instance));
+    /// An instance as it was, if it was known, and as it is now. Whether this router uses it.
+    pub(super) fn apply(&self, was: Option<&Instance>, instance: &Arc<Instance>, settled: bool) -> bool {
+        let key = PoolKey::of_instance(instance);
+        // Somebody has given it another label.
+        if let Some(was) = was.filter(|was| PoolKey::of_instance(was) != key) {
+            self.remove(was);
+        }
+        let pool = self.get_or_make(&key);
         let mut state = pool.state.lock();
         state.pool.apply(instance.clone(), self.clock.now(), settled);
         let uid = &*instance.id.uid;
@@ -391,7 +396,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_dropped_is_given_to_the_next() {
         let (pools, pool) = pools();
-        pools.apply(&instance(0), true);
+        pools.apply(None, &instance(0), true);
         let grant = pool.take_free(None).unwrap().unwrap();
         assert!(pool.take_free(None).unwrap().is_none());
         let (mut first, mut second) = (pool.ask(None).unwrap(), pool.ask(None).unwrap());
@@ -414,14 +419,26 @@ mod tests {
     fn pods_of_another_namespace_do_not_get_in() {
         let (pools, pool) = pools();
         let foreign = Instance { namespace: "other".into(), ..(*instance(0)).clone() };
-        pools.apply(&Arc::new(foreign), true);
+        pools.apply(None, &Arc::new(foreign), true);
         assert!(pool.take_free(None).unwrap().is_none());
+    }
+
+    #[test]
+    fn an_instance_that_is_given_another_label_leaves_its_pool() {
+        let (pools, pool) = pools();
+        let ours = instance(0);
+        pools.apply(None, &ours, true);
+        let foreign = Arc::new(Instance { task_uid: "t2".into(), ..(*ours).clone() });
+        pools.apply(Some(&ours), &foreign, true);
+        assert!(pool.take_free(None).unwrap().is_none());
+        pools.remove(&foreign);
+        assert!(pools.get(&PoolKey::of_instance(&foreign)).is_none());
     }
 
     #[test]
     fn a_pool_is_forgotten_with_its_task_and_its_instances() {
         let (pools, pool) = pools();
-        pools.apply(&instance(0), true);
+        pools.apply(None, &instance(0), true);
         pools.set_rules(&pool.key, None);
         assert!(pools.get(&pool.key).is_some());
         pools.remove(&instance(0));

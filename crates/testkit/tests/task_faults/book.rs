@@ -18,6 +18,8 @@ struct Use {
 struct Pages {
     uses: HashMap<u64, Use>,
     dead: HashSet<String>,
+    /// Those of them that the test itself killed: they may be deleted under their requests.
+    killed: HashSet<String>,
     /// Instances that the test itself made unready: they may be deleted under their requests.
     failed: HashSet<String>,
     /// Sessions (UIDs of Leases) that the test ended at once: their instances may be deleted likewise.
@@ -71,6 +73,12 @@ impl Book {
         pages.uses.retain(|_, used| used.router != router);
     }
 
+    /// The test kills an instance. To be told before anybody else can know.
+    pub(crate) fn kills(&self, instance: &str) {
+        self.pages.lock().killed.insert(instance.to_owned());
+        self.dies(instance);
+    }
+
     /// To be told before anybody else can know.
     pub(crate) fn dies(&self, instance: &str) {
         self.pages.lock().dead.insert(instance.to_owned());
@@ -98,7 +106,7 @@ impl Book {
     pub(crate) fn deleted(&self, instance: &str, session: Option<&str>) {
         let mut pages = self.pages.lock();
         let asked = pages.failed.contains(instance)
-            || pages.dead.contains(instance)
+            || pages.killed.contains(instance)
             || session.is_some_and(|session| pages.ended.contains(session));
         let used = pages.uses.values().find(|used| used.instance == instance).cloned();
         if let Some(used) = used.filter(|_| !asked) {

@@ -157,7 +157,7 @@ impl World {
 
     /// An instance fails: its processes end.
     pub(crate) async fn kill_instance(&self, instance: &Instance) {
-        self.book.dies(&instance.id.uid);
+        self.book.kills(&instance.id.uid);
         let status = json!({ "status": { "phase": "Failed" }, "metadata": { "uid": *instance.id.uid } });
         let _ = self.patch_status(&instance.id.name, status).await;
     }

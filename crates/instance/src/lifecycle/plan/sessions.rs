@@ -131,14 +131,15 @@ impl<'a> Planner<'a> {
             }
             _ => view.instances.values().filter(is_its).collect(),
         };
-        let lost = lease.interrupted && its.iter().any(|instance| self.is_stuck(instance));
+        let interrupted = is_interrupted(lease);
+        let lost = interrupted && its.iter().any(|instance| self.is_stuck(instance));
         let reason = self.reason_of(lease, &its);
         let mut given_back = true;
         for instance in its {
             given_back &= self.give_back(instance, lease);
         }
         if given_back {
-            let given = match lease.interrupted {
+            let given = match interrupted {
                 false => Given::Back,
                 true if lost => Given::Lost,
                 true => Given::Gone,
@@ -166,8 +167,8 @@ impl<'a> Planner<'a> {
         let pod = instance.reference();
         match (&instance.record.hold, instance.record.life) {
             (_, Life::Dead) => return true,
-            (_, Life::Terminating) => return !lease.interrupted || self.is_stuck(instance),
-            (Hold::Held { reservation, .. }, _) if !lease.interrupted && self.is_of_use(instance) => {
+            (_, Life::Terminating) => return !is_interrupted(lease) || self.is_stuck(instance),
+            (Hold::Held { reservation, .. }, _) if !is_interrupted(lease) && self.is_of_use(instance) => {
                 let reservation = reservation.clone();
                 self.push(Operation::FreeInstance { pod, reservation });
             }
@@ -188,4 +189,10 @@ impl<'a> Planner<'a> {
             && matches!(instance.record.life, Life::Starting | Life::Ready)
             && !self.is_expired(instance)
     }
+}
+
+/// Whether requests may still run at the instance of a session that ends. Of a Lease that cannot be read routers say
+/// nothing.
+fn is_interrupted(lease: &SeenLease) -> bool {
+    lease.interrupted || lease.session.is_none()
 }

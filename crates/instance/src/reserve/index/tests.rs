@@ -83,7 +83,7 @@ impl Memory {
     }
 
     fn pod(&self, instance: Instance, source: Source) -> bool {
-        self.index.put_instance(instance, source, |_| false).is_some()
+        self.index.put_instance(instance, source, |_, _| false).is_some()
     }
 
     fn lookup(&self) -> Option<Hit> {
@@ -193,7 +193,7 @@ fn a_list_replaces_all_but_what_is_newer() {
     assert_eq!(memory.version(), None);
     assert!(memory.index.session(&id("b")).is_some() && memory.index.session(&id("c")).is_some());
     assert_eq!(memory.index.seen(), (10, 6));
-    let (gone, new) = memory.index.list_instances(vec![], 10, |_| false);
+    let (gone, new) = memory.index.list_instances(vec![], 10, |_, _| false);
     assert_eq!((gone.len(), new.len()), (1, 0));
 }
 
@@ -268,7 +268,7 @@ fn a_hundred_thousand_sessions() {
         let hold = Hold::Held { key: key(&name), reservation: made.reservation() };
         let id = SessionId::of(&task(), &key(&name));
         let pod = Instance { id: holder, slot: Some(n as u32), hold, ..instance(1) };
-        index.put_instance(pod, Source::Watch(1), |instance| pools.apply(instance, true));
+        index.put_instance(pod, Source::Watch(1), |was, instance| pools.apply(was, instance, true));
         index.put_lease(id, Kept::Session(made), Source::Watch(1), Duration::ZERO);
     }
     let task = task();

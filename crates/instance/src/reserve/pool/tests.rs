@@ -250,6 +250,37 @@ fn the_parallelism_of_a_job() {
 }
 
 #[test]
+fn what_is_left_of_an_old_revision_counts_against_the_maximum() {
+    let mut pool = pool(|rules| rules.once = true);
+    for slot in 0..8 {
+        put(&mut pool, Instance { spec_id: SpecId("agent-0".into()), slot: None, ..instance(slot) });
+    }
+    ask(&mut pool, 5);
+    assert_eq!(pool.parallelism(0), Some(2), "of at most ten");
+}
+
+#[test]
+fn a_blocked_slot_is_looked_at_again() {
+    let mut pool = pool(|rules| rules.max = 1);
+    ask(&mut pool, 1);
+    pool.block(0, NOW);
+    assert_eq!(pool.starts(NOW, 0, 1), [0; 0]);
+    let later = pool.next_look(NOW).unwrap();
+    assert_eq!(pool.starts(later, 0, 1), [0]);
+}
+
+#[test]
+fn one_that_was_ready_before_does_not_start() {
+    let mut pool = pool(|_| ());
+    ask(&mut pool, 1);
+    put(&mut pool, starting(0, "router-a"));
+    assert_eq!(pool.starts(NOW, 0, 1), [0; 0], "it is coming");
+    put(&mut pool, Instance { life: Life::Ready, hold: held(), ..starting(0, "router-a") });
+    put(&mut pool, starting(0, "router-a"));
+    assert_eq!(pool.starts(NOW, 0, 1), [1], "it may never come back");
+}
+
+#[test]
 fn failures_make_it_rest_longer_and_longer() {
     let mut pool = pool(|_| ());
     pool.ask(None).unwrap();
@@ -259,10 +290,14 @@ fn failures_make_it_rest_longer_and_longer() {
     assert_eq!(later, NOW + FIRST_REST);
     pool.start_failed(later);
     assert_eq!(pool.next_look(later), Some(later + 2 * FIRST_REST));
+    // Others that fail meanwhile are of the same failure.
+    pool.start_failed(later);
+    assert_eq!(pool.next_look(later), Some(later + 2 * FIRST_REST));
+    let later = later + 2 * FIRST_REST;
     // One that dies while it starts is a failure too; one that gets ready ends the series.
     put(&mut pool, starting(0, "router-a"));
-    put(&mut pool, Instance { life: Life::Dead, ..starting(0, "router-a") });
-    assert_eq!(pool.next_look(NOW), Some(NOW + 4 * FIRST_REST));
+    pool.apply(Arc::new(Instance { life: Life::Dead, ..starting(0, "router-a") }), later, false);
+    assert_eq!(pool.next_look(later), Some(later + 4 * FIRST_REST));
     put(&mut pool, starting(1, "router-a"));
     put(&mut pool, Instance { life: Life::Ready, ..starting(1, "router-a") });
     assert_eq!(pool.failures, 0);

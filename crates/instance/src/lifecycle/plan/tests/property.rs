@@ -307,7 +307,8 @@ fn check(bed: &Bed, operation: &Operation) {
         Operation::FreeInstance { pod, reservation } => {
             let ends =
                 bed.view.sessions.values().find(|lease| lease.reference.uid == reservation.lease).unwrap();
-            assert!(ends.ending && !ends.interrupted && seen(Seen::Lease(ends.reference.version)));
+            assert!(ends.session.is_some() && ends.ending && !ends.interrupted);
+            assert!(seen(Seen::Lease(ends.reference.version)));
             let instance = &bed.view.instances[&pod.id.name];
             assert!(
                 matches!(&instance.record.hold, Hold::Held { reservation: held, .. } if held == reservation)

@@ -184,7 +184,14 @@ fn the_reason_of_an_end_is_read_off_what_is_left() {
     assert_eq!(finished(change(ends(), marked)), ["finish lease-0: SessionIdle"]);
     assert_eq!(finished(ends().task(|task| task.ttl = Some(secs(1)))), ["finish lease-0: SessionExpired"]);
     assert_eq!(finished(ends().task(|task| task.deleted = true)), ["finish lease-0: TaskDeleted"]);
-    assert_eq!(finished(change(ends(), |lease| lease.session = None)), ["finish lease-0: SessionSpoilt"]);
+    // Of a Lease that cannot be read nobody says whether requests still run: its instance is not given to others, and
+    // its name not before that is gone.
+    let spoilt =
+        || change(ends(), |lease| lease.session = None).task(|task| task.reuse = ReusePolicy::Always);
+    assert_eq!(spoilt().ended(), ["delete agent-0: SessionEnded if unchanged"]);
+    assert_eq!(finished(spoilt()), [""; 0]);
+    let dead = pod(spoilt(), |pod| pod.record.life = Life::Dead);
+    assert_eq!(dead.ended()[0], "finish lease-0: SessionSpoilt (gone)");
 }
 
 #[test]
