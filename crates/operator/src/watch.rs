@@ -188,8 +188,10 @@ impl<K: Object, S: Sink<K>> Follower<K, S> {
             let outcome = match (self.guards, self.reached) {
                 (false, None) => self.list(self.api.clone(), Ok).await,
                 (false, Some(reached)) => self.watch(reached, self.api.clone(), Ok).await,
-                (true, None) => self.list(self.guarded.clone(), |object| object.0).await,
-                (true, Some(reached)) => self.watch(reached, self.guarded.clone(), |object| object.0).await,
+                (true, None) => self.list(self.guarded.clone(), |object| object.0.map_err(Box::new)).await,
+                (true, Some(reached)) => {
+                    self.watch(reached, self.guarded.clone(), |object| object.0.map_err(Box::new)).await
+                }
             };
             let kind = K::kind(&());
             let guarded = std::mem::take(&mut self.guards);
@@ -324,13 +326,13 @@ async fn answered<T>(request: impl Future<Output = T>) -> Result<T, Error> {
 }
 
 /// How an object comes out of what was sent.
-type Open<W, K> = fn(W) -> Result<K, InvalidObject>;
+type Open<W, K> = fn(W) -> Result<K, Box<InvalidObject>>;
 
 /// The object, as much of it as can be read; its metadata if that is not enough for its kind.
-fn readable<K: Object>(object: Result<K, InvalidObject>) -> Result<K, Box<ObjectMeta>> {
+fn readable<K: Object>(object: Result<K, Box<InvalidObject>>) -> Result<K, Box<ObjectMeta>> {
     let InvalidObject { error, metadata } = match object {
         Ok(object) => return Ok(object),
-        Err(invalid) => invalid,
+        Err(invalid) => *invalid,
     };
     let (kind, namespace, name) = (K::kind(&()), metadata.namespace.clone(), metadata.name.clone());
     tracing::warn!(%kind, ?namespace, ?name, "cannot be read, and is taken for its metadata: {error}");
