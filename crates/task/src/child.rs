@@ -159,6 +159,17 @@ pub(crate) async fn remove<K: Child>(client: &Client, cache: &Cache<K>, object: 
     Ok(())
 }
 
+/// Makes sure that an object of ours is not there, whatever the cache knows of it.
+pub(crate) async fn withhold<K: Child>(client: &Client, cache: &Cache<K>, unwanted: &K) -> Result<(), Error> {
+    let (namespace, name) = (unwanted.namespace().unwrap_or_default(), unwanted.name_any());
+    let api: Api<K> = Api::namespaced(client.clone(), &namespace);
+    let found = api.get_opt(&name).await.map_err(|error| failed::<K>(&name, &error))?;
+    match found.filter(|found| controller_of(found) == controller_of(unwanted)) {
+        Some(found) if found.meta().deletion_timestamp.is_none() => remove(client, cache, &found).await,
+        _ => Ok(()),
+    }
+}
+
 fn failed<K: Child>(name: &str, error: &kube::Error) -> Error {
     Error::Transient(format!("{} {name}: {error}", K::kind(&())))
 }
