@@ -111,6 +111,8 @@ pub mod task {
     pub const REASON_PRIORITY_CLASS_MISSING: &str = "PriorityClassMissing";
     /// SpecReady is false: what instances need is still being prepared, such as a bundle that is fetched.
     pub const REASON_PREPARING: &str = "Preparing";
+    /// SpecReady is false: what instances need cannot be prepared, such as a bundle that is not what it should be.
+    pub const REASON_BUNDLE_BROKEN: &str = "BundleBroken";
     /// SpecReady is false: instances are started and none comes up.
     pub const REASON_INSTANCES_FAILING: &str = "InstancesFailing";
     /// RouteReady: the route was made.
@@ -154,8 +156,6 @@ pub mod gateway {
     pub const REASON_AUTO_REPAIRED: &str = "AutoRepaired";
     /// The class of the gateway cannot do what the TaskGateway asks for.
     pub const REASON_UNSUPPORTED: &str = "Unsupported";
-    /// The built-in gateway reads the TaskGateway itself.
-    pub const REASON_BUILT_IN: &str = "BuiltIn";
 }
 
 /// Conditions of a SandboxPool and a Sandbox.

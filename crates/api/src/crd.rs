@@ -3,7 +3,7 @@
 //! because a null would pass `has()` in a CEL rule and then fail its comparison.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool, ValidationRule,
 };
 use kube::CustomResourceExt;
 use serde_json::Value;
@@ -74,6 +74,7 @@ fn whole_numbers(value: &mut Value) {
 
 fn put_right(crd: &mut CustomResourceDefinition) {
     let nullable_orders = crd.spec.names.kind == "Plugin";
+    let short_name = crd.spec.names.kind == "Task";
     for version in &mut crd.spec.versions {
         let Some(root) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) else {
             continue;
@@ -82,6 +83,9 @@ fn put_right(crd: &mut CustomResourceDefinition) {
         put_schema_right(root);
         if nullable_orders {
             allow_null_orders(root);
+        }
+        if short_name {
+            root.x_kubernetes_validations.get_or_insert_default().push(short_name_rule());
         }
     }
 }
@@ -102,6 +106,18 @@ fn put_schema_right(schema: &mut JSONSchemaProps) {
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
         put_schema_right(values);
+    }
+}
+
+/// What is made for a Task is named after it, with a number or a word behind, and some of that may have 63 characters.
+fn short_name_rule() -> ValidationRule {
+    ValidationRule {
+        rule: "self.metadata.name.size() <= 52".into(),
+        message: Some(
+            "metadata.name must have at most 52 characters: what is made for the Task is named after it"
+                .into(),
+        ),
+        ..ValidationRule::default()
     }
 }
 

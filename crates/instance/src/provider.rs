@@ -35,6 +35,9 @@ pub enum SpecError {
     /// Something that the spec names is not there; heals when it appears.
     #[error("{message}")]
     Missing { reason: &'static str, message: String },
+    /// Something of somebody else's is in the way; to be looked at again from time to time.
+    #[error("{0}")]
+    Blocked(String),
     /// A write or a read failed; to be tried again.
     #[error("{0}")]
     Transient(String),
@@ -46,12 +49,14 @@ pub trait InstanceSpecProvider: Send + Sync {
     fn template_hash(&self, task: &Task) -> Result<String, SpecError>;
 
     /// Checks the spec and makes, or mends, what instances of this revision are made from. Idempotent. Says what it
-    /// had to mend: what is returned names the objects that were missing or changed.
+    /// had to mend: what is returned names the objects that were missing or changed. `known` says that it was made
+    /// before; `closely` has all compared with what the server has, not with what it told.
     fn initialize_spec<'a>(
         &'a self,
         task: &'a Task,
         spec: &'a SpecId,
         known: bool,
+        closely: bool,
     ) -> BoxFuture<'a, Result<Vec<Repair>, SpecError>>;
 
     /// Carries a change of scaling over to the revision.

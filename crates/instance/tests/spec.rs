@@ -66,6 +66,7 @@ fn error(spec: Value, config: &Config) -> (&'static str, String) {
         Ok(_) => panic!("this is rendered"),
         Err(SpecError::Invalid(message)) => ("Invalid", message),
         Err(SpecError::Missing { reason, message }) => (reason, message),
+        Err(SpecError::Blocked(message)) => ("Blocked", message),
         Err(SpecError::Transient(message)) => ("Transient", message),
     }
 }

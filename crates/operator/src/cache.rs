@@ -52,16 +52,28 @@ impl<K> Clone for Cache<K> {
 struct Shared<K> {
     client: Client,
     config: watcher::Config,
+    /// The server's record of who wrote which field is kept; it can be as large as all the rest.
+    managed_fields: bool,
     contents: RwLock<Contents<K>>,
     synced: Sender<bool>,
 }
 
 impl<K: Object> Cache<K> {
-    /// An empty cache; [`Cache::run`] fills it. With selectors in `config`, only what they select may be put.
+    /// An empty cache; [`Cache::run`] fills it. With selectors in `config`, only what they select may be put. Objects
+    /// are held without their `managedFields`.
     pub fn new(client: Client, config: watcher::Config) -> Cache<K> {
+        Cache::over(client, config, false)
+    }
+
+    /// The same, with `managedFields`: for objects that are compared by [`crate::children`], which goes by them.
+    pub fn with_managed_fields(client: Client, config: watcher::Config) -> Cache<K> {
+        Cache::over(client, config, true)
+    }
+
+    fn over(client: Client, config: watcher::Config, managed_fields: bool) -> Cache<K> {
         let contents = RwLock::new(Contents::default());
         let synced = Sender::new(false);
-        Cache { shared: Arc::new(Shared { client, config, contents, synced }) }
+        Cache { shared: Arc::new(Shared { client, config, managed_fields, contents, synced }) }
     }
 
     /// The object of this name; the namespace is empty for kinds that have none.
@@ -86,6 +98,7 @@ impl<K: Object> Cache<K> {
 
     /// Takes in what the server answered to a write. Ignored if something as new or newer is known.
     pub fn put(&self, object: K) {
+        let object = self.shared.read(object);
         self.shared.contents.write().put(object);
     }
 
@@ -127,7 +140,10 @@ impl<K: Object> Cache<K> {
 impl<K: Object> Sink<K> for Shared<K> {
     type Item = K;
 
-    fn read(&self, object: K) -> K {
+    fn read(&self, mut object: K) -> K {
+        if !self.managed_fields {
+            object.meta_mut().managed_fields = None;
+        }
         object
     }
 

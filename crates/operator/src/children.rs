@@ -2,8 +2,10 @@
 //! by somebody else, and puts it right by server-side apply. Never touches an object that is not its owner's, and
 //! never sends anything when there is nothing to put right.
 
+mod alone;
 mod compare;
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 
 use kube::Resource;
@@ -12,6 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use alone::ensure_alone;
 pub use compare::{APPLIED, Standing, compare, stamp};
 
 /// What was done with a child. Whatever was written is to be put into the cache.
@@ -89,12 +92,8 @@ where
     K: Resource + Serialize + DeserializeOwned + Clone + Debug,
 {
     let desired = Desired::new(manager, desired)?;
-    if let Some(current) = current {
-        return desired.mend(api, &json(current)?).await;
-    }
-    // The cache may not know it yet, and what it does not know may be somebody else's.
-    match api.get_opt(&desired.name).await.map_err(|error| desired.failed(error))? {
-        Some(current) => desired.mend(api, &json(&current)?).await,
+    match desired.look_up(api, current).await? {
+        Some(current) => desired.mend(api, &json(&*current)?).await,
         None => desired.write(api, None).await.map(Ensured::Created),
     }
 }
@@ -119,6 +118,20 @@ impl<'a> Desired<'a> {
         }
         stamp(&mut object);
         Ok(Desired { manager, kind, name, object })
+    }
+
+    /// The child as it is. What the cache does not know may be there, and may be somebody else's.
+    async fn look_up<'k, K>(&self, api: &Api<K>, current: Option<&'k K>) -> Result<Option<Cow<'k, K>>, Error>
+    where
+        K: Resource + DeserializeOwned + Clone + Debug,
+    {
+        match current {
+            Some(current) => Ok(Some(Cow::Borrowed(current))),
+            None => {
+                let found = api.get_opt(&self.name).await.map_err(|error| self.failed(error))?;
+                Ok(found.map(Cow::Owned))
+            }
+        }
     }
 
     async fn mend<K>(&self, api: &Api<K>, current: &Value) -> Result<Ensured<K>, Error>

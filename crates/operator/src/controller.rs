@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -17,6 +18,9 @@ pub use crate::queue::Requeue;
 use crate::queue::{Key, Outcome, Queue};
 
 const DEFAULT_CONCURRENCY: usize = 5;
+/// How long a reconcile may take. What waits for longer waits for something that may never come, and would hold its key
+/// and one of the places for ever.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// How much a controller has done since it was made.
 #[derive(Debug, Default)]
@@ -133,7 +137,10 @@ impl<K: Key> Controller<K> {
             async move {
                 counts.reconciles.fetch_add(1, Ordering::Relaxed);
                 let begun = Instant::now();
-                let outcome = reconciling.await;
+                let outcome = match tokio::time::timeout(LONGEST, reconciling).await {
+                    Ok(outcome) => outcome.map_err(|error| error.to_string()),
+                    Err(_) => Err(format!("it was not over after {LONGEST:?}")),
+                };
                 if let Some(shown) = shown {
                     shown.reconciles.inc();
                     shown.errors.add(u64::from(outcome.is_err()));
@@ -154,5 +161,31 @@ impl<K: Key> Controller<K> {
             () = queue.run(concurrency, shutdown.clone(), handle) => {}
             () = async { while sources.next().await.is_some() {}; std::future::pending().await } => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reconcile_that_never_ends_is_given_up_and_tried_again() {
+        let controller: Controller<&str> = Controller::new("test").concurrency(1);
+        let (counts, shutdown) = (controller.counts(), CancellationToken::new());
+        controller.queue().add("a");
+        let (calls, stop) = (Arc::new(AtomicU64::new(0)), shutdown.clone());
+        let reconcile = move |_| {
+            let (calls, stop) = (calls.clone(), stop.clone());
+            async move {
+                if calls.fetch_add(1, Ordering::SeqCst) == 0 {
+                    std::future::pending::<()>().await;
+                }
+                stop.cancel();
+                Ok::<_, String>(Requeue::No)
+            }
+        };
+        tokio::time::timeout(2 * LONGEST, controller.run(shutdown, reconcile)).await.expect("it goes on");
+        assert_eq!(counts.reconciles.load(Ordering::SeqCst), 2);
+        assert_eq!(counts.errors.load(Ordering::SeqCst), 1);
     }
 }

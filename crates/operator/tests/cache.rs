@@ -71,6 +71,33 @@ async fn the_cache_follows_others_and_shows_its_own_writes_at_once() {
 }
 
 #[tokio::test]
+async fn the_record_of_who_wrote_what_is_held_only_where_it_is_asked_for() {
+    let (_server, client) = server().await;
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    api.create(&PostParams::default(), &config_map("listed", "1")).await.unwrap();
+    let plain: Cache<ConfigMap> = Cache::new(client.clone(), watcher::Config::default());
+    let whole: Cache<ConfigMap> = Cache::with_managed_fields(client, watcher::Config::default());
+    let shutdown = CancellationToken::new();
+    let mut changes = [plain.subscribe(), whole.subscribe()];
+    for cache in [&plain, &whole] {
+        tokio::spawn(cache.clone().run(shutdown.clone()));
+        cache.synced().await;
+    }
+    let put = api.create(&PostParams::default(), &config_map("put", "1")).await.unwrap();
+    [&plain, &whole].into_iter().for_each(|cache| cache.put(put.clone()));
+    api.create(&PostParams::default(), &config_map("watched", "1")).await.unwrap();
+    for changes in &mut changes {
+        until(changes, "watched", |new| new.is_some()).await;
+    }
+    for name in ["listed", "put", "watched"] {
+        let held = |cache: &Cache<ConfigMap>| cache.get("default", name).expect("it is there");
+        assert_eq!(held(&plain).metadata.managed_fields, None, "{name}");
+        assert!(!held(&whole).managed_fields().is_empty(), "{name}");
+    }
+    shutdown.cancel();
+}
+
+#[tokio::test]
 async fn the_cache_survives_cut_watches_and_a_forgotten_past() {
     let retention = Retention { events: 2, bytes: 1 << 20 };
     let server = Server::builder().memory().retention(retention).embed().await.expect("a server starts");

@@ -151,3 +151,36 @@ async fn what_the_server_refuses_is_told_apart_from_what_may_work_later() {
     let error = children::ensure(&api, MANAGER, &nobody, None).await.unwrap_err();
     assert!(error.to_string().contains("controller: true"), "{error}");
 }
+
+#[tokio::test]
+async fn what_others_add_goes_where_nobody_else_may_write() {
+    let (_server, client) = server().await;
+    let owner = owner(&client, "owner").await;
+    let api: Api<NetworkPolicy> = Api::namespaced(client, "default");
+    let desired = policy(&owner, json!([{ "port": 80 }]));
+    let ensure = async |current: Option<&NetworkPolicy>| {
+        children::ensure_alone(&api, MANAGER, &desired, current, &["spec"]).await.unwrap()
+    };
+    let Ensured::Created(child) = ensure(None).await else { panic!("it did not exist") };
+    assert_eq!(ensure(Some(&child)).await, Ensured::Same);
+    // Beside the spec others may write.
+    let note = json!({ "metadata": { "annotations": { "note": "theirs" } } });
+    let noted = api.patch("child", &PatchParams::default(), &Patch::Merge(note)).await.unwrap();
+    assert_eq!(ensure(Some(&noted)).await, Ensured::Same);
+
+    let hole = json!({ "spec": { "egress": [{}] } });
+    let holed = api.patch("child", &PatchParams::default(), &Patch::Merge(hole)).await.unwrap();
+    assert_eq!(children::ensure(&api, MANAGER, &desired, Some(&holed)).await.unwrap(), Ensured::Same);
+    let Ensured::Repaired { object, at } = ensure(Some(&holed)).await else { panic!("it was changed") };
+    assert_eq!((at.as_str(), object.spec.as_ref().unwrap().egress.as_ref()), ("/spec", None));
+    assert_eq!(object.annotations()["note"], "theirs");
+    for known in [Some(&object), None] {
+        assert_eq!(ensure(known).await, Ensured::Same);
+    }
+    // Under another owner it is left alone, whoever wrote it.
+    let mut other = owner.clone();
+    other[0]["uid"] = "somebody-else".into();
+    let foreign = policy(&other, json!([{ "port": 80 }]));
+    let refused = children::ensure_alone(&api, MANAGER, &foreign, Some(&holed), &["spec"]).await;
+    assert!(matches!(refused, Err(Error::Foreign { .. })), "{refused:?}");
+}

@@ -29,7 +29,7 @@ pub(crate) struct Caches {
     pub(crate) api_gateways: Cache<Gateway>,
     pub(crate) routes: Cache<HttpRoute>,
     /// What instances are made from. The provider makes these, and tells of their changes.
-    pub(crate) revisions: Cache<PodTemplate>,
+    pub(crate) revisions: Cache<PartialObjectMeta<PodTemplate>>,
     pub(crate) runtime_classes: Cache<PartialObjectMeta<RuntimeClass>>,
     pub(crate) pools: Cache<PartialObjectMeta<SandboxPool>>,
     pub(crate) counts: Counts,
@@ -54,19 +54,19 @@ impl Caches {
         let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGED_BY_US}"));
         let every = watcher::Config::default();
         let envoy = options.envoy.as_ref().map(|_| EnvoyCaches {
-            security: Cache::new(client.clone(), ours.clone()),
-            traffic: Cache::new(client.clone(), ours.clone()),
-            client: Cache::new(client.clone(), ours.clone()),
-            extension: Cache::new(client.clone(), ours.clone()),
-            patch: Cache::new(client.clone(), ours.clone()),
-            services: Cache::new(client.clone(), ours.clone()),
+            security: Cache::with_managed_fields(client.clone(), ours.clone()),
+            traffic: Cache::with_managed_fields(client.clone(), ours.clone()),
+            client: Cache::with_managed_fields(client.clone(), ours.clone()),
+            extension: Cache::with_managed_fields(client.clone(), ours.clone()),
+            patch: Cache::with_managed_fields(client.clone(), ours.clone()),
+            services: Cache::with_managed_fields(client.clone(), ours.clone()),
             grants: Cache::new(client.clone(), ours.clone()),
         });
         Caches {
             tasks: Cache::new(client.clone(), every.clone()),
             gateways: Cache::new(client.clone(), every.clone()),
-            api_gateways: Cache::new(client.clone(), ours.clone()),
-            routes: Cache::new(client.clone(), ours),
+            api_gateways: Cache::with_managed_fields(client.clone(), ours.clone()),
+            routes: Cache::with_managed_fields(client.clone(), ours),
             revisions: Cache::new(client.clone(), watcher::Config::default().labels(labels::FORM)),
             runtime_classes: Cache::new(client.clone(), every.clone()),
             pools: Cache::new(client.clone(), every),

@@ -69,7 +69,8 @@ impl Controllers {
         caches.spawn(&client, &mut background, &after);
         let events = Recorder::start(client.clone(), "agentcube-task", None, after.clone());
 
-        let controller: Controller<Name> = Controller::new("task").metrics(&metrics);
+        let controller: Controller<Name> =
+            Controller::new("task").concurrency(options.concurrency).metrics(&metrics);
         let queue = controller.queue();
         let missing = Missing::new(client.clone(), queue.clone());
         let controller = watch_for_tasks(controller, &caches, &missing);
@@ -162,9 +163,13 @@ fn watch_for_tasks(controller: Controller<Name>, caches: &Caches, missing: &Miss
     };
     let (pools, classes) = (missing.clone(), missing.clone());
     let mut controller = controller
-        .watch(&caches.tasks, |change| [name_of(change.latest())])
+        .watch(&caches.tasks, |change| is_news(change).then(|| name_of(change.latest())))
         .watch(&caches.gateways, of_gateway)
-        .watch(&caches.routes, |change| owners(change, "Task"))
+        .watch(&caches.routes, |change| {
+            // A route that we have just made is nothing to look at before somebody says something of it.
+            let bare = change.old.is_none() && change.new.as_ref().is_some_and(|new| new.status.is_none());
+            owners(change, "Task").into_iter().filter(move |_| !bare)
+        })
         .watch(&caches.revisions, |change| owners(change, "Task"))
         .watch(&caches.pools, move |change| {
             let pool = name_of(change.latest());
@@ -186,6 +191,18 @@ fn watch_for_tasks(controller: Controller<Name>, caches: &Caches, missing: &Miss
             });
     }
     controller
+}
+
+/// Whether a change of a Task is more than what we report of it ourselves. Of that only the revisions count: one that is
+/// reported to drain may be released after that.
+fn is_news(change: &Change<Task>) -> bool {
+    let seen = |task: &Arc<Task>| {
+        let mut metadata = task.metadata.clone();
+        (metadata.resource_version, metadata.managed_fields) = (None, None);
+        let status = task.status.clone().unwrap_or_default();
+        (metadata, status.spec_id, status.template_hash, status.draining_spec_ids)
+    };
+    change.old.as_ref().map(seen) != change.new.as_ref().map(seen)
 }
 
 /// The Tasks that are served by a gateway of this name.

@@ -6,6 +6,8 @@ pub(crate) mod extension;
 pub(crate) mod patch;
 pub(crate) mod security;
 pub(crate) mod traffic;
+#[cfg(test)]
+mod values;
 
 use agentcube_api::conditions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

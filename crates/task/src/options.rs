@@ -14,6 +14,8 @@ pub struct Options {
     pub envoy: Option<Envoy>,
     /// How often everything is compared with what the server really has, told or not.
     pub full_pass: Duration,
+    /// How many Tasks are looked at at once.
+    pub concurrency: usize,
     /// The shortest time between two writes of a Task's instance counts.
     pub counts_every: Duration,
     /// How long a Task waits before it looks again for something that is missing and cannot be watched.
@@ -26,7 +28,8 @@ impl Default for Options {
             gateway_class: BUILT_IN_CLASS.into(),
             envoy: None,
             full_pass: Duration::from_secs(600),
-            counts_every: Duration::from_secs(1),
+            concurrency: 16,
+            counts_every: Duration::from_secs(5),
             missing_every: Duration::from_secs(30),
         }
     }

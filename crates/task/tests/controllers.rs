@@ -34,7 +34,11 @@ async fn server() -> (Server, Stage) {
 
 /// What heals has to heal by being told: a look without a reason comes after the end of every test.
 fn options() -> Options {
-    Options { missing_every: Duration::from_secs(3600), ..Options::default() }
+    Options {
+        missing_every: Duration::from_secs(3600),
+        counts_every: Duration::from_millis(50),
+        ..Options::default()
+    }
 }
 
 fn gateway(name: &str) -> Value {
@@ -199,6 +203,36 @@ async fn a_change_of_the_template_drains_the_old_revision() {
     stage.until_task("agent", drained).await;
     assert_eq!(stage.books.released(), ["agent-1"]);
     until_gone(&stage.api::<PodTemplate>(), "agent-1").await;
+    stage.close().await;
+}
+
+#[tokio::test]
+async fn a_broken_bundle_leaves_the_revision_that_works() {
+    let (_server, mut stage) = server().await;
+    stage.start(options());
+    stage.pretend(false);
+    stage.create::<TaskGateway>(gateway("default")).await;
+    stage.create::<Task>(task("agent")).await;
+    let first = stage.until_task("agent", is_serving).await.status.unwrap().spec_id;
+    let trouble = Some("the code cannot be prepared: its sha256 is another".to_owned());
+    let broken = SpecStatus { preparing: true, trouble, ..SpecStatus::default() };
+    stage.books.stands("agent-2", broken);
+    let change = json!({ "spec": { "deployment": { "podTemplate": { "spec": { "containers": [
+        { "name": "agent", "image": "agent:2" },
+    ] } } } } });
+    let tasks = stage.api::<Task>();
+    tasks.patch("agent", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+    let told = stage.until_task("agent", |task| says(task, "SpecReady", "False", "BundleBroken")).await;
+    let status = told.status.unwrap();
+    assert_eq!((status.spec_id, status.draining_spec_ids), (first, vec![]));
+    let said = agentcube_api::conditions::find(&status.conditions, "SpecReady").unwrap();
+    assert!(said.message.contains("its sha256 is another"), "{}", said.message);
+    // Once it is prepared it takes over. This provider does not tell of changes; a change of the Task does.
+    stage.books.stands("agent-2", SpecStatus::default());
+    let nudge = json!({ "metadata": { "annotations": { "look": "again" } } });
+    tasks.patch("agent", &PatchParams::default(), &Patch::Merge(&nudge)).await.unwrap();
+    let current = |task: &Task| task.status.as_ref().is_some_and(|s| s.spec_id.as_deref() == Some("agent-2"));
+    stage.until_task("agent", current).await;
     stage.close().await;
 }
 

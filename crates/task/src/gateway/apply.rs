@@ -87,11 +87,20 @@ impl Reconciler {
         let gateway = &*observed.gateway;
         let look = |known| Look { known, closely: observed.closely };
         let mut outcome = Outcome::default();
-        let api_gateways = &self.caches.api_gateways;
-        self.put(gateway, api_gateways, &plan.gateway, look(plan.gateway_known), &mut outcome.gateway).await;
-        let Some(caches) = &self.caches.envoy else { return outcome };
+        let (caches, wanted) = (self.caches.envoy.as_ref(), &plan.policies);
+        // Who may send requests is said before there is anything to send them to.
+        if let (Some(caches), Some(policy)) = (caches, &wanted.security) {
+            self.put(gateway, &caches.security, policy, look(plan.settled), &mut outcome.security).await;
+        }
+        let (api_gateways, part) = (&self.caches.api_gateways, &mut outcome.gateway);
+        match plan.withheld {
+            Some(_) => {
+                part.errors.extend(child::withhold(&self.client, api_gateways, &plan.gateway).await.err())
+            }
+            None => self.put(gateway, api_gateways, &plan.gateway, look(plan.gateway_known), part).await,
+        }
+        let Some(caches) = caches else { return outcome };
         let look = look(plan.settled);
-        let wanted = &plan.policies;
         for policy in &wanted.client {
             self.put(gateway, &caches.client, policy, look, &mut outcome.gateway).await;
         }
@@ -100,9 +109,6 @@ impl Reconciler {
         }
         if let Some(policy) = &wanted.patch {
             self.put(gateway, &caches.patch, policy, look, &mut outcome.gateway).await;
-        }
-        if let Some(policy) = &wanted.security {
-            self.put(gateway, &caches.security, policy, look, &mut outcome.security).await;
         }
         if let Some(policy) = &wanted.traffic {
             self.put(gateway, &caches.traffic, policy, look, &mut outcome.limits).await;

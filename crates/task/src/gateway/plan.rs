@@ -20,9 +20,10 @@ use crate::options::{Envoy, Implementation, Options, Picking};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) gateway: Gateway,
-    pub(crate) implementation: Implementation,
     pub(crate) policies: Policies,
-    /// Why the policies for authentication and for rate limits cannot be made, where they cannot.
+    /// Why the Gateway must not be there: it would let everybody in.
+    pub(crate) withheld: Option<String>,
+    /// Why authentication and CORS, and why rate limits cannot be had, where they cannot.
     pub(crate) no_security: Option<String>,
     pub(crate) no_limits: Option<String>,
     /// Why the gateway cannot be served at all.
@@ -62,7 +63,7 @@ pub(crate) fn plan(observed: &Observed, options: &Options) -> Plan {
     let (mut policies, mut no_security, mut no_limits) = (Policies::default(), None, None);
     let mut unsupported = None;
     match (implementation, &options.envoy) {
-        (Implementation::BuiltIn, _) => {}
+        (Implementation::BuiltIn, _) => (no_security, no_limits) = beyond_built_in(gateway),
         (Implementation::Envoy, Some(envoy)) => {
             policies = shared(observed, envoy);
             match security::spec(gateway) {
@@ -83,10 +84,12 @@ pub(crate) fn plan(observed: &Observed, options: &Options) -> Plan {
     }
     let status = gateway.status.clone().unwrap_or_default();
     let before = conditions::find(&status.conditions, conditions::gateway::GATEWAY_READY);
-    let made = before.is_some_and(|before| before.reason != conditions::gateway::REASON_CREATION_FAILED);
+    let unmade = [conditions::gateway::REASON_CREATION_FAILED, conditions::gateway::REASON_UNSUPPORTED];
+    let made = before.is_some_and(|before| !unmade.contains(&before.reason.as_str()));
+    let unguarded = no_security.as_ref().or(unsupported.as_ref()).filter(|_| authenticates(gateway));
     Plan {
         gateway: listeners::gateway(gateway, class),
-        implementation,
+        withheld: unguarded.map(|why| format!("{why}; until then nothing is served")),
         stale: stale(observed, &policies),
         policies,
         no_security,
@@ -95,6 +98,28 @@ pub(crate) fn plan(observed: &Observed, options: &Options) -> Plan {
         gateway_known: made,
         settled: made && status.observed_generation == gateway.metadata.generation,
     }
+}
+
+/// Whether the gateway is to know who sends a request.
+pub(crate) fn authenticates(gateway: &TaskGateway) -> bool {
+    let authentication = gateway.spec.authentication.as_ref();
+    authentication
+        .is_some_and(|authentication| authentication.jwt.is_some() || authentication.ext_auth.is_some())
+}
+
+/// What the built-in gateway does not do, of security and of limits.
+fn beyond_built_in(gateway: &TaskGateway) -> (Option<String>, Option<String>) {
+    let instead = "use a gatewayClassName of Envoy Gateway";
+    let undone = |what: &str, field: &str| {
+        format!("the built-in gateway (class agentcube) {what}: leave out {field}, or {instead}")
+    };
+    let security = if authenticates(gateway) {
+        Some(undone("does not check who sends a request", "authentication"))
+    } else {
+        gateway.spec.cors.as_ref().map(|_| undone("does not do CORS", "cors"))
+    };
+    let limits = gateway.spec.rate_limiting.as_ref();
+    (security, limits.map(|_| undone("does not limit rates", "rateLimiting")))
 }
 
 /// What every gateway of Envoy's has.

@@ -3,9 +3,8 @@
 use agentcube_api::agentcube::TaskGatewayStatus;
 use agentcube_api::agentcube::gateway::{GatewayAddress, ListenerStatus};
 use agentcube_api::conditions::gateway::{
-    GATEWAY_READY, RATE_LIMIT_READY, REASON_ALL_READY, REASON_BUILT_IN, REASON_CREATION_FAILED,
-    REASON_GATEWAY_CREATED, REASON_NOT_ACCEPTED, REASON_NOT_READY, REASON_POLICY_CREATED, REASON_UNSUPPORTED,
-    SECURITY_POLICY_READY,
+    GATEWAY_READY, RATE_LIMIT_READY, REASON_ALL_READY, REASON_CREATION_FAILED, REASON_GATEWAY_CREATED,
+    REASON_NOT_ACCEPTED, REASON_NOT_READY, REASON_POLICY_CREATED, REASON_UNSUPPORTED, SECURITY_POLICY_READY,
 };
 use agentcube_api::conditions::{self, FALSE, READY};
 use gateway_api::gateways::{Gateway, GatewayStatusListeners};
@@ -15,10 +14,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::observe::{Children, Observed};
-use super::plan::Plan;
+use super::plan::{Plan, authenticates};
 use crate::child::{self, Ensured};
 use crate::envoy::{PolicyStatus, Verdict, verdict};
-use crate::options::Implementation;
 use crate::said::{Said, no, not_yet, yes};
 
 /// How the writes went, by what they are reported under.
@@ -103,7 +101,7 @@ fn copy<A: Serialize, B: DeserializeOwned>(value: &A) -> Option<B> {
 }
 
 fn gateway_ready(plan: &Plan, outcome: &Outcome, children: &Children) -> Said {
-    if let Some(why) = &plan.unsupported {
+    if let Some(why) = plan.withheld.as_ref().or(plan.unsupported.as_ref()) {
         return no(REASON_UNSUPPORTED, why.clone());
     }
     if let Some(failed) = outcome.gateway.failed() {
@@ -208,10 +206,8 @@ fn told(kind: &str, name: &str, verdict: &Verdict) -> Said {
 }
 
 fn security_ready(observed: &Observed, plan: &Plan, outcome: &Outcome, children: &Children) -> Option<Said> {
-    let spec = &observed.gateway.spec;
-    let authentication = spec.authentication.as_ref();
-    let asked = authentication.is_some_and(|auth| auth.jwt.is_some() || auth.ext_auth.is_some());
-    if !asked && spec.cors.is_none() {
+    let gateway = &observed.gateway;
+    if !authenticates(gateway) && gateway.spec.cors.is_none() {
         return None;
     }
     let have = children.security.first();
@@ -250,9 +246,6 @@ struct Policy<'a> {
 
 impl Policy<'_> {
     fn ready(&self, plan: &Plan, part: &Part) -> Said {
-        if plan.implementation == Implementation::BuiltIn {
-            return yes(REASON_BUILT_IN, "the built-in gateway does this by itself");
-        }
         if let Some(why) = self.refused.or(plan.unsupported.as_deref()) {
             return no(REASON_UNSUPPORTED, why);
         }

@@ -72,11 +72,13 @@ impl Reconciler {
             observed.task = Arc::new(self.set_finalizers(&observed.task, finalizers).await?);
         }
         let task = &*observed.task;
-        let outcome = Outcome {
-            spec: self.prepare(task, serve).await,
-            route: self.ensure_route(task, serve).await,
-            others: self.ensure_others(task, serve).await,
-        };
+        // Nothing is sent to instances before the status names their revision, so the route need not wait for it.
+        let (spec, route, others) = tokio::join!(
+            self.prepare(task, serve, observed.closely),
+            self.ensure_route(task, serve),
+            self.ensure_others(task, serve),
+        );
+        let outcome = Outcome { spec, route, others };
         let released = self.release(task, &serve.release).await;
         let answers = Answers::new(task, serve.label.as_deref(), &self.caches);
         let now = Time(Timestamp::now());
@@ -95,9 +97,9 @@ impl Reconciler {
         let mut after = self.passes.rest(key, self.options.full_pass);
         match outcome.spec {
             Err(error @ SpecError::Transient(_)) => return Err(error.into()),
-            Err(SpecError::Missing { .. }) => after = after.min(self.options.missing_every),
-            // The Pods that prepare are nobody's instances, and their changes do not come here.
-            Ok(prepared) if prepared.standing.preparing => after = after.min(self.options.counts_every),
+            Err(SpecError::Missing { .. } | SpecError::Blocked(_)) => {
+                after = after.min(self.options.missing_every);
+            }
             _ => {}
         }
         for error in outcome.route.err().into_iter().chain(outcome.others) {
@@ -109,9 +111,9 @@ impl Reconciler {
         Ok(Requeue::After(after))
     }
 
-    async fn prepare(&self, task: &Task, serve: &Serve) -> Result<Prepared, SpecError> {
+    async fn prepare(&self, task: &Task, serve: &Serve, closely: bool) -> Result<Prepared, SpecError> {
         let revision = serve.revision.as_ref().map_err(Clone::clone)?;
-        let repairs = self.provider.initialize_spec(task, &revision.spec, revision.known).await?;
+        let repairs = self.provider.initialize_spec(task, &revision.spec, revision.known, closely).await?;
         for repair in &repairs {
             match repair.what {
                 Repaired::Recreated => self.tell_recreated(task, repair.kind, &repair.name),

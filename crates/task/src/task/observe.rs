@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agentcube_api::agentcube::task::InstanceStatistics;
-use agentcube_api::{Task, TaskGateway};
+use agentcube_api::{Task, TaskGateway, labels};
 use agentcube_instance::SpecId;
 use agentcube_instance::provider::{InstanceSpecProvider, SpecError, SpecStatus};
 use agentcube_instance::revision::label_value;
 use gateway_api::httproutes::HttpRoute;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{PodTemplate, Service};
 use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
 
 use crate::caches::Caches;
 use crate::envoy::{BackendTrafficPolicy, EnvoyExtensionPolicy};
@@ -25,6 +26,8 @@ pub(crate) struct Observed {
     pub(crate) hash: Result<String, SpecError>,
     /// The revisions of which something is there.
     pub(crate) revisions: BTreeSet<SpecId>,
+    /// What those are made of that say so.
+    pub(crate) hashes: BTreeMap<SpecId, String>,
     /// How each revision stands that is there or that the Task's status names.
     pub(crate) standing: BTreeMap<SpecId, SpecStatus>,
     pub(crate) instances: InstanceStatistics,
@@ -63,8 +66,13 @@ impl Observed {
         let named = task.spec.routing.gateway_refs.iter();
         let gateways =
             named.map(|name| Named { name: name.clone(), gateway: caches.gateways.get(&namespace, name) });
-        let revisions: BTreeSet<SpecId> =
-            caches.revisions.owned_by(&uid).iter().map(|object| SpecId(object.name_any().into())).collect();
+        let made = caches.revisions.owned_by(&uid);
+        let made = made.iter().map(|object| (SpecId(object.name_any().into()), object));
+        let revisions: BTreeSet<SpecId> = made.clone().map(|(spec, _)| spec).collect();
+        let hash = |object: &PartialObjectMeta<PodTemplate>| {
+            object.annotations().get(labels::TEMPLATE_HASH).cloned()
+        };
+        let hashes = made.filter_map(|(spec, object)| Some((spec, hash(object)?))).collect();
         let status = task.status.clone().unwrap_or_default();
         let told = status.spec_id.iter().chain(&status.draining_spec_ids);
         let told: Vec<SpecId> = told.map(|name| SpecId(name.as_str().into())).collect();
@@ -75,6 +83,7 @@ impl Observed {
             hash: provider.template_hash(&task),
             standing,
             revisions,
+            hashes,
             instances: caches.counts.of(&uid),
             policies: caches.envoy.as_ref().map(|envoy| envoy.traffic.owned_by(&uid)).unwrap_or_default(),
             services: caches.envoy.as_ref().map(|envoy| envoy.services.owned_by(&uid)).unwrap_or_default(),

@@ -77,7 +77,7 @@ pub(crate) fn plan(observed: &Observed, options: &Options) -> Plan {
         return if held { Plan::End { release } } else { Plan::Nothing };
     }
     let status = task.status.clone().unwrap_or_default();
-    let revision = observed.hash.clone().map(|hash| revision(task, &status, hash));
+    let revision = observed.hash.clone().map(|hash| revision(observed, &status, hash));
     let (draining, release) = draining(observed, &status, revision.as_ref().ok());
     let destination = destination(observed, options);
     let envoy = match &destination {
@@ -107,7 +107,8 @@ pub(crate) fn plan(observed: &Observed, options: &Options) -> Plan {
     }))
 }
 
-fn revision(task: &Task, status: &TaskStatus, hash: String) -> Revision {
+fn revision(observed: &Observed, status: &TaskStatus, hash: String) -> Revision {
+    let task = &*observed.task;
     let generation = task.metadata.generation.unwrap_or(1);
     match &status.spec_id {
         Some(spec) if status.template_hash.as_ref() == Some(&hash) => {
@@ -116,8 +117,13 @@ fn revision(task: &Task, status: &TaskStatus, hash: String) -> Revision {
             Revision { spec: SpecId(spec.as_str().into()), hash, known: true, update: !carried }
         }
         _ => {
-            let spec = SpecId(format!("{}-{generation}", task.name_any()).into());
-            Revision { spec, hash, known: false, update: false }
+            let drains = |spec: &SpecId| status.draining_spec_ids.iter().any(|name| **name == *spec.0);
+            // One that is being prepared stays the next one, whatever else of the Task changes meanwhile.
+            let begun = observed.hashes.iter().find(|(spec, of)| **of == hash && !drains(spec));
+            let spec = begun.map(|(spec, _)| spec.clone());
+            let known = spec.is_some();
+            let spec = spec.unwrap_or_else(|| SpecId(format!("{}-{generation}", task.name_any()).into()));
+            Revision { spec, hash, known, update: known }
         }
     }
 }

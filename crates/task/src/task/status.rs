@@ -4,10 +4,10 @@ use agentcube_api::agentcube::TaskStatus;
 use agentcube_api::agentcube::gateway::{ListenerProtocol, ListenerSpec, RouteParentStatus};
 use agentcube_api::agentcube::task::{RouteStatusSummary, TaskPhase};
 use agentcube_api::conditions::task::{
-    EXT_PROC_READY, REASON_CREATION_FAILED, REASON_EXT_PROC_CONFIGURED, REASON_GATEWAY_MISSING,
-    REASON_INITIALIZE_FAILED, REASON_INSTANCES_FAILING, REASON_NOT_ACCEPTED, REASON_NOT_READY,
-    REASON_PREPARING, REASON_READY, REASON_ROUTE_CREATED, REASON_SPEC_INITIALIZED, REASON_SPEC_INVALID,
-    REASON_UNSUPPORTED, ROUTE_READY, SPEC_READY,
+    EXT_PROC_READY, REASON_BUNDLE_BROKEN, REASON_CREATION_FAILED, REASON_EXT_PROC_CONFIGURED,
+    REASON_GATEWAY_MISSING, REASON_INITIALIZE_FAILED, REASON_INSTANCES_FAILING, REASON_NOT_ACCEPTED,
+    REASON_NOT_READY, REASON_PREPARING, REASON_READY, REASON_ROUTE_CREATED, REASON_SPEC_INITIALIZED,
+    REASON_SPEC_INVALID, REASON_UNSUPPORTED, ROUTE_READY, SPEC_READY,
 };
 use agentcube_api::conditions::{self, READY};
 use agentcube_instance::provider::{Repair, Repaired, SpecError, SpecStatus};
@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::observe::{Answers, Observed};
-use super::plan::Serve;
+use super::plan::{Revision, Serve};
 use super::route;
 use crate::child::{self, Ensured};
 use crate::envoy::{PolicyStatus, Verdict, extension, traffic, verdict};
@@ -55,7 +55,7 @@ pub(crate) fn status(
     let generation = task.metadata.generation.unwrap_or(1);
     let mut status = task.status.clone().unwrap_or_default();
     let said = [
-        (SPEC_READY, spec(serve, outcome)),
+        (SPEC_READY, spec(serve, outcome, status.spec_id.as_deref())),
         (ROUTE_READY, route(observed, serve, outcome, answers, options)),
         (EXT_PROC_READY, ext_proc(observed, serve, answers)),
     ];
@@ -69,7 +69,10 @@ pub(crate) fn status(
     for (type_, said) in said.into_iter().chain([(READY, ready)]) {
         said.set(&mut status.conditions, type_, generation, now);
     }
-    if let (Ok(revision), Ok(_)) = (&serve.revision, &outcome.spec) {
+    // What is not prepared may turn out to be broken: until it is, the revision that works stays the current one.
+    if let (Ok(revision), Ok(prepared)) = (&serve.revision, &outcome.spec)
+        && !prepared.standing.preparing
+    {
         status.spec_id = Some(revision.spec.to_string());
         status.template_hash = Some(revision.hash.clone());
     }
@@ -110,15 +113,28 @@ fn ready(said: &[(&'static str, Said)]) -> Said {
 
 const TROUBLE: &str = "some instances do not come up";
 
-fn spec(serve: &Serve, outcome: &Outcome) -> Said {
+/// Of a revision that is not prepared: whether that takes time, or cannot be; and what serves meanwhile.
+fn preparing(revision: &Revision, standing: &SpecStatus, current: Option<&str>) -> Said {
+    let spec = &revision.spec;
+    let other = current.filter(|current| **current != *spec.0);
+    let meanwhile =
+        other.map(|current| format!(" (revision {current} serves meanwhile)")).unwrap_or_default();
+    match &standing.trouble {
+        Some(trouble) => {
+            no(REASON_BUNDLE_BROKEN, format!("revision {spec} is not ready{meanwhile}: {trouble}"))
+        }
+        None => no(REASON_PREPARING, format!("revision {spec} is being prepared{meanwhile}")),
+    }
+}
+
+fn spec(serve: &Serve, outcome: &Outcome, current: Option<&str>) -> Said {
     let (revision, prepared) = match (&serve.revision, &outcome.spec) {
         (Err(error), _) | (_, Err(error)) => return spec_error(error),
         (Ok(revision), Ok(prepared)) => (revision, prepared),
     };
     let standing = &prepared.standing;
     if standing.preparing {
-        let trouble = standing.trouble.as_deref().map(|trouble| format!(": {trouble}")).unwrap_or_default();
-        return no(REASON_PREPARING, format!("revision {} is being prepared{trouble}", revision.spec));
+        return preparing(revision, standing, current);
     }
     match &standing.trouble {
         Some(trouble) if standing.available == 0 => {
@@ -146,6 +162,7 @@ fn spec_error(error: &SpecError) -> Said {
     match error {
         SpecError::Invalid(message) => no(REASON_SPEC_INVALID, message.clone()),
         SpecError::Missing { reason, message } => no(reason, message.clone()),
+        SpecError::Blocked(message) => no(REASON_INITIALIZE_FAILED, message.clone()),
         SpecError::Transient(message) => {
             no(REASON_INITIALIZE_FAILED, format!("will be tried again: {message}"))
         }

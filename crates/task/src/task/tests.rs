@@ -50,6 +50,7 @@ fn observed(task: Task) -> Observed {
         task: Arc::new(task),
         hash: Ok("h1".into()),
         revisions: Default::default(),
+        hashes: BTreeMap::new(),
         standing: BTreeMap::new(),
         instances: InstanceStatistics::default(),
         policies: Vec::new(),
@@ -314,6 +315,7 @@ fn what_is_said_of_a_task() {
     let missing = SpecError::Missing { reason: "SandboxPoolMissing", message: "no pool".into() };
     let failing = SpecStatus { trouble: Some("log".into()), ..SpecStatus::default() };
     let preparing = SpecStatus { preparing: true, ..SpecStatus::default() };
+    let broken = SpecStatus { preparing: true, ..failing.clone() };
     let standing = |standing: SpecStatus| Ok(Prepared { repairs: Vec::new(), standing });
     let serving = (
         TaskPhase::Serving,
@@ -347,6 +349,12 @@ fn what_is_said_of_a_task() {
         ("failing", spec(standing(failing.clone())), deploying("False InstancesFailing", route_ok, ext_ok)),
         ("some fail", spec(standing(SpecStatus { available: 1, ..failing })), serving),
         ("preparing", spec(standing(preparing)), deploying("False Preparing", route_ok, ext_ok)),
+        ("broken", spec(standing(broken)), deploying("False BundleBroken", route_ok, ext_ok)),
+        (
+            "blocked",
+            spec(Err(SpecError::Blocked("x".into()))),
+            deploying("False InitializeFailed", route_ok, ext_ok),
+        ),
         (
             "no gateway",
             change(|scene| scene.observed.gateways[0].gateway = None),
@@ -412,8 +420,15 @@ fn a_next_revision_that_fails_leaves_the_current_one() {
         observed(task(|task| task["status"] = json!({ "specID": "agent-2", "templateHash": "h0" })));
     scene.observed.revisions = [spec_id("agent-2")].into();
     scene.observed.standing.insert(spec_id("agent-2"), SpecStatus::default());
+    let prepared = |trouble: Option<&str>| {
+        let standing =
+            SpecStatus { preparing: true, trouble: trouble.map(Into::into), ..SpecStatus::default() };
+        Ok(Prepared { standing, ..Prepared::default() })
+    };
     for (spec, expected) in [
         (Err(SpecError::Transient("x".into())), ("agent-2", "h0", vec![])),
+        (prepared(None), ("agent-2", "h0", vec![])),
+        (prepared(Some("sha256 differs")), ("agent-2", "h0", vec![])),
         (Ok(Prepared::default()), ("agent-5", "h1", vec!["agent-2".to_owned()])),
     ] {
         let serve = serve(&scene.observed, &scene.options);
@@ -424,5 +439,41 @@ fn a_next_revision_that_fails_leaves_the_current_one() {
         let (spec, hash) = (status.spec_id.unwrap(), status.template_hash.unwrap());
         assert_eq!((spec.as_str(), hash.as_str(), status.draining_spec_ids), expected);
         assert_eq!(status.address.as_deref(), Some("http://192.0.2.7:8080/prod/agent"));
+        if let Ok(Prepared { standing: SpecStatus { trouble: Some(trouble), .. }, .. }) = &scene.outcome.spec
+        {
+            let said = conditions::find(&status.conditions, "SpecReady").unwrap();
+            let expected =
+                format!("revision agent-5 is not ready (revision agent-2 serves meanwhile): {trouble}");
+            assert_eq!(said.message, expected);
+        }
     }
+}
+
+#[test]
+fn a_first_revision_is_nothing_to_send_requests_to_before_it_is_prepared() {
+    let mut scene = Scene::new();
+    scene.observed = observed(task(|_| ()));
+    let serve = serve(&scene.observed, &scene.options);
+    let now: Time = serde_json::from_value("2026-01-01T00:00:00Z".into()).unwrap();
+    for (preparing, expected) in [(true, None), (false, Some("agent-5"))] {
+        let standing = SpecStatus { preparing, ..SpecStatus::default() };
+        scene.outcome.spec = Ok(Prepared { standing, ..Prepared::default() });
+        let status =
+            status(&scene.observed, &serve, &scene.outcome, &Answers::default(), &scene.options, &now);
+        assert_eq!(status.spec_id.as_deref(), expected);
+        assert_eq!(status.template_hash.as_deref(), expected.map(|_| "h1"));
+    }
+}
+
+#[test]
+fn what_is_being_prepared_stays_the_next_revision() {
+    let status = json!({ "specID": "agent-2", "templateHash": "h0", "drainingSpecIDs": ["agent-3"] });
+    let mut observed = observed(task(|task| task["status"] = status));
+    let next = |observed: &Observed| serve(observed, &Options::default()).revision.unwrap().spec;
+    assert_eq!(next(&observed), spec_id("agent-5"));
+    observed.hashes = [(spec_id("agent-4"), "h1".into()), (spec_id("agent-2"), "h0".into())].into();
+    assert_eq!(next(&observed), spec_id("agent-4"));
+    // Neither one of another template, nor one that was given up.
+    observed.hashes = [(spec_id("agent-4"), "h2".into()), (spec_id("agent-3"), "h1".into())].into();
+    assert_eq!(next(&observed), spec_id("agent-5"));
 }

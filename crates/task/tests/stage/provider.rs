@@ -105,6 +105,7 @@ impl InstanceSpecProvider for Books {
         task: &'a Task,
         spec: &'a SpecId,
         known: bool,
+        _: bool,
     ) -> BoxFuture<'a, Result<Vec<Repair>, SpecError>> {
         Box::pin(self.initialize(task, spec, known))
     }

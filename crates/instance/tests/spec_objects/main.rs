@@ -3,165 +3,26 @@
 // The whole file is a test; clippy sees that of functions marked so only.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::time::Duration;
+mod drift;
+mod world;
 
 use agentcube_api::{SandboxPool, Task, labels};
-use agentcube_apiserver::Server;
 use agentcube_apiserver::faults::Plan;
 use agentcube_instance::SpecId;
 use agentcube_instance::provider::{InstanceSpecProvider, Repaired, SpecError, SpecStatus};
 use agentcube_instance::revision::{Form, Revision};
-use agentcube_instance::spec::{BundleCache, Config, Providers};
+use agentcube_instance::spec::BundleCache;
 use agentcube_instance::token::TaskKeys;
 use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, PodTemplate, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::node::v1::RuntimeClass;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use kube::core::NamespaceResourceScope;
-use kube::runtime::wait::{await_condition, conditions};
-use kube::{Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A server with our kinds, and providers that follow it.
-struct World {
-    client: Client,
-    providers: Providers,
-    _stop: DropGuard,
-    server: Server,
-}
-
-impl World {
-    async fn new(change: impl FnOnce(&mut Config)) -> World {
-        let server = Server::builder().memory().embed().await.expect("a server in memory starts");
-        let client = Client::new(server.front(), "default");
-        let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-        let ours = ["tasks.agentcube.io", "sandboxpools.sandbox.fast.io"];
-        for definition in agentcube_api::crds() {
-            let name = definition.name_any();
-            if !ours.contains(&name.as_str()) {
-                continue;
-            }
-            api.create(&PostParams::default(), &definition).await.expect("a definition");
-            let established = await_condition(api.clone(), &name, conditions::is_crd_established());
-            tokio::time::timeout(PATIENCE, established).await.expect("in time").expect("established");
-        }
-        let mut config = Config { namespace: "default".into(), ..Config::default() };
-        config.program.image = "agentcube:1".into();
-        change(&mut config);
-        let providers = Providers::new(client.clone(), config);
-        let stop = CancellationToken::new();
-        tokio::spawn(providers.clone().run(stop.clone()));
-        World { client, providers, _stop: stop.drop_guard(), server }
-    }
-
-    fn api<K>(&self) -> Api<K>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-    {
-        Api::namespaced(self.client.clone(), "default")
-    }
-
-    async fn task(&self, spec: Value) -> Task {
-        let object = json!({
-            "apiVersion": "agentcube.io/v1alpha1", "kind": "Task", "metadata": { "name": "agent" }, "spec": spec,
-        });
-        let task = serde_json::from_value(object).expect("this is a Task");
-        self.api().create(&PostParams::default(), &task).await.expect("the server takes it")
-    }
-
-    async fn create<K>(&self, object: Value) -> K
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned,
-        K: std::fmt::Debug + serde::Serialize,
-    {
-        let object = serde_json::from_value(object).expect("this is such an object");
-        self.api().create(&PostParams::default(), &object).await.expect("the server takes it")
-    }
-
-    async fn initialize(&self, task: &Task, known: bool) -> Result<Vec<(String, Repaired)>, SpecError> {
-        let repairs = self.providers.initialize_spec(task, &first(), known).await?;
-        Ok(repairs
-            .into_iter()
-            .map(|repair| (format!("{} {}", repair.kind, repair.name), repair.what))
-            .collect())
-    }
-
-    fn status(&self, task: &Task) -> SpecStatus {
-        self.providers.spec_status(task, &first())
-    }
-
-    /// Waits until the revision stands as wanted.
-    async fn until(&self, task: &Task, wanted: impl Fn(&SpecStatus) -> bool) -> SpecStatus {
-        let mut looks = tokio::time::interval(Duration::from_millis(10));
-        let waiting = async {
-            loop {
-                let status = self.status(task);
-                if wanted(&status) {
-                    return status;
-                }
-                looks.tick().await;
-            }
-        };
-        match tokio::time::timeout(PATIENCE, waiting).await {
-            Ok(status) => status,
-            Err(_) => panic!("it stands at {:?}", self.status(task)),
-        }
-    }
-
-    /// Has the initialization repeated at every change, as the controller does, until its outcome is as wanted.
-    async fn converge<T>(&self, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
-        let mut changes = self.providers.changes();
-        let waiting = async {
-            loop {
-                if let Some(done) = attempt().await {
-                    return done;
-                }
-                changes.next().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, waiting).await.expect("in time")
-    }
-}
-
-fn first() -> SpecId {
-    SpecId("agent-1".into())
-}
-
-fn by_session() -> Value {
-    json!({ "routePolicy": "BySession", "sessionIdentifier": { "extractors": [{ "type": "httpHeader", "name": "X" }] } })
-}
-
-fn pod_task(containers: Value) -> Value {
-    json!({
-        "deployment": { "type": "pod", "podTemplate": { "spec": { "containers": containers } } },
-        "routing": by_session(),
-    })
-}
-
-fn agent() -> Value {
-    json!([{ "name": "agent", "image": "agent:1" }])
-}
-
-fn bundle_task() -> Value {
-    json!({
-        "deployment": { "type": "code-bundle", "codeBundle": {
-            "inline": { "main.py": "print(1)" }, "entrypoint": "main.py", "codeRuntime": { "name": "python3.11" },
-        } },
-        "routing": by_session(),
-    })
-}
-
-async fn set_status(api: &Api<Pod>, name: &str, status: Value) {
-    let patch = Patch::Merge(json!({ "status": status }));
-    api.patch_status(name, &PatchParams::default(), &patch).await.expect("a status");
-}
+use world::{PATIENCE, World, agent, bundle_task, by_session, first, pod_task, set_status};
 
 #[tokio::test]
 async fn a_revision_is_made_once_and_mended() {
@@ -282,7 +143,7 @@ async fn what_the_server_refuses_is_told() {
     let foreign =
         json!({ "metadata": { "name": "agent-1" }, "template": { "spec": { "containers": agent() } } });
     world.create::<PodTemplate>(foreign).await;
-    let Err(SpecError::Invalid(message)) = world.initialize(&task, false).await else {
+    let Err(SpecError::Blocked(message)) = world.initialize(&task, false).await else {
         panic!("it is taken")
     };
     assert!(message.contains("agent-1 exists"), "{message}");
@@ -427,7 +288,7 @@ async fn code_is_prepared_before_the_first_instance() {
     // Two revisions with the same code share it; it goes with the last.
     task.spec.request_handling.backend.port = 9000;
     let second = SpecId("agent-2".into());
-    world.providers.initialize_spec(&task, &second, false).await.unwrap();
+    world.providers.initialize_spec(&task, &second, false, false).await.unwrap();
     assert!(world.providers.spec_status(&task, &second).preparing);
     world.providers.release_spec(&task, &first()).await.unwrap();
     assert_eq!(code().await.len(), 1);
