@@ -117,14 +117,14 @@ impl Order {
         let Some((directory, digest)) = cached else {
             return self.unpacked(address, sha256, work.path(), tell).await;
         };
-        let cached = self.from_cache(&Cache(directory), address, digest, work, tell).await;
+        let cached = self.by_cache(&Cache(directory), address, digest, work, tell).await;
         match cached {
             Err(error) if error.is_of_storage() => {
                 tell(format!("the cache cannot be used: {error}; going on without it"));
                 // What was copied in part is in the way.
                 match fs::remove_dir_all(work.path().join(CODE)) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(Error::Io { what: "cannot write to the destination", cause: error });
+                        Err(Error::Io { what: "cannot write to the destination", cause: error })
                     }
                     _ => self.unpacked(address, sha256, work.path(), tell).await,
                 }
@@ -134,7 +134,7 @@ impl Order {
     }
 
     /// The code by way of the cache.
-    async fn from_cache(
+    async fn by_cache(
         &self,
         cache: &Cache<'_>,
         address: &str,
