@@ -7,9 +7,9 @@ use clap::Args;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};
 
-use crate::client::{Connection, query};
+use crate::client::{Connection, Server, query};
 use crate::environment::Environment;
-use crate::exit::{Outcome, say};
+use crate::exit::{Absent, Outcome, say};
 use crate::output::{self, Machine, Table, age};
 
 #[derive(Args)]
@@ -58,12 +58,30 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     sessions.sort_by(|a, b| {
         (&a.session.namespace, &a.task, &a.session.key).cmp(&(&b.session.namespace, &b.task, &b.session.key))
     });
+    if let (Some(task), true) = (&arguments.task, sessions.is_empty()) {
+        expect_task(&server, task, arguments.all_namespaces).await?;
+    }
     match arguments.output {
         Some(machine) => machine.print(&json!(sessions.iter().map(machine_form).collect::<Vec<_>>()))?,
         None if sessions.is_empty() => say("no sessions"),
         None => output::write(table(&sessions, arguments.all_namespaces).as_bytes())?,
     }
     Ok(Outcome::Done)
+}
+
+/// No sessions are one thing, no such Task another.
+async fn expect_task(server: &Server, task: &str, all_namespaces: bool) -> anyhow::Result<()> {
+    const TASKS: &str = "/apis/agentcube.io/v1alpha1";
+    if !all_namespaces {
+        server.get(&format!("{TASKS}/namespaces/{}/tasks/{task}", server.namespace)).await?;
+        return Ok(());
+    }
+    let named = query(&[("fieldSelector", Some(&format!("metadata.name={task}")))]);
+    let list = server.get(&format!("{TASKS}/tasks{named}")).await?;
+    match list["items"].as_array().is_some_and(|tasks| !tasks.is_empty()) {
+        true => Ok(()),
+        false => Err(Absent(format!("there is no Task {task} in any namespace")).into()),
+    }
 }
 
 fn read(item: Value) -> Option<Shown> {

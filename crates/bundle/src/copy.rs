@@ -1,14 +1,14 @@
-//! Copies code out of a directory that a volume shows. Links are followed where they stay inside, as the keys of a
-//! ConfigMap are links; what is copied has none.
+//! Copies code out of a directory. In one that a volume shows, links are followed where they stay inside, as the keys of
+//! a ConfigMap are links, and what is copied has none. Code that was unpacked keeps the links that it has.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::limits::{Budget, Limits, TooMuch};
-use crate::path::{BadPath, Relative};
+use crate::path::{BadPath, Relative, link_stays_inside};
 
 /// Why a directory is not copied.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub fn copy(
     if let Some(missing) = renamed.keys().find(|name| !root.join(name).is_file()) {
         return Err(Error::NoSuchFile(missing.clone()));
     }
-    let mut copying = Copying { root: &root, target, budget: Budget::new(limits) };
+    let mut copying = Copying { root: &root, target, budget: Budget::new(limits), links: Links::Followed };
     for name in names(&root)? {
         // What Kubernetes keeps beside the keys of a ConfigMap, and file systems beside all.
         if name.starts_with("..") || name == "lost+found" {
@@ -55,15 +55,36 @@ pub fn copy(
     Ok(())
 }
 
+/// Copies unpacked code into the empty directory `target`, as it is.
+pub fn replicate(source: &Path, target: &Path, limits: Limits) -> Result<(), Error> {
+    let root = source.canonicalize().map_err(at(source))?;
+    let mut copying = Copying { root: &root, target, budget: Budget::new(limits), links: Links::Kept };
+    for name in names(&root)? {
+        copying.entry(&root.join(&name), &parse(&name)?)?;
+    }
+    Ok(())
+}
+
+/// What becomes of links.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    Followed,
+    Kept,
+}
+
 struct Copying<'a> {
     root: &'a Path,
     target: &'a Path,
     budget: Budget,
+    links: Links,
 }
 
 impl Copying<'_> {
     fn entry(&mut self, from: &Path, to: &Relative) -> Result<(), Error> {
         self.budget.entry()?;
+        if self.links == Links::Kept && from.is_symlink() {
+            return self.link(from, to);
+        }
         let real = from.canonicalize().map_err(at(from))?;
         if !real.starts_with(self.root) {
             return Err(Error::Escapes(from.into()));
@@ -83,6 +104,16 @@ impl Copying<'_> {
         } else {
             Err(Error::Special(from.into()))
         }
+    }
+
+    fn link(&mut self, from: &Path, to: &Relative) -> Result<(), Error> {
+        let leads_to = fs::read_link(from).map_err(at(from))?;
+        // Unpacking saw to that; but whoever shares the directory may write to it.
+        if !leads_to.to_str().is_some_and(|target| link_stays_inside(to, target)) {
+            return Err(Error::Escapes(from.into()));
+        }
+        let place = to.below(self.target);
+        symlink(leads_to, &place).map_err(at(&place))
     }
 
     fn file(&mut self, from: &Path, to: &Relative, mode: u32) -> Result<(), Error> {

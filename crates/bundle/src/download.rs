@@ -81,7 +81,8 @@ impl Default for Patience {
 /// Why there is no archive.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{0:?} is no http or https address")]
+    /// Only the host: the rest of an address may be secret.
+    #[error("what leads to {0} is no http or https address")]
     Address(String),
     #[error("cannot set up TLS: {0}")]
     Tls(rustls::Error),
@@ -97,7 +98,7 @@ pub enum Error {
     Status(StatusCode),
     #[error("more than {REDIRECTS} redirects, or one to nowhere")]
     Redirects,
-    #[error("redirected from https to {0:?}, which is not encrypted; it was not followed")]
+    #[error("redirected from https to {0} by a way that is not encrypted; it was not followed")]
     Plain(String),
     #[error("the archive has more than {0} bytes, which is its limit (codeBundle.sizeLimit)")]
     TooLarge(u64),
@@ -233,7 +234,7 @@ impl Downloader {
             let location = location.ok_or(Error::Redirects)?;
             let next = absolute(&uri, location);
             if uri.scheme_str() == Some("https") && !next.starts_with("https://") {
-                return Err(Error::Plain(next));
+                return Err(Error::Plain(host_of(&next)));
             }
             tell(format!("redirected to {}", host_of(&next)));
             address = next;
@@ -242,7 +243,7 @@ impl Downloader {
     }
 
     async fn send(&self, uri: Uri) -> Result<Response<Incoming>, Error> {
-        let host = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let host = place_of(&uri);
         let mut request = Request::new(Empty::new());
         *request.uri_mut() = uri;
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static("agentcube"));
@@ -266,7 +267,7 @@ fn matching(found: Digest, expected: Option<Digest>) -> Result<Digest, Error> {
 fn parse(address: &str) -> Result<Uri, Error> {
     let uri: Option<Uri> = address.parse().ok();
     let known = |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some();
-    uri.filter(known).ok_or_else(|| Error::Address(address.into()))
+    uri.filter(known).ok_or_else(|| Error::Address(host_of(address)))
 }
 
 /// Where a redirect leads. One relative to the path has gone out of use and is not understood.
@@ -284,6 +285,12 @@ fn host_of(address: &str) -> String {
     uri.and_then(|uri| uri.host().map(Into::into)).unwrap_or_else(|| "nowhere".into())
 }
 
+/// The same, with the port.
+fn place_of(uri: &Uri) -> String {
+    let host = uri.host().unwrap_or("nowhere");
+    uri.port().map_or_else(|| host.into(), |port| format!("{host}:{port}"))
+}
+
 /// The last cause is the one that says something.
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
@@ -291,4 +298,22 @@ fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
         cause = deeper;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_of_addresses_is_not_secret() {
+        for address in
+            ["ftp://user:secret@host.example/p?token=secret", "https://user:secret@[host?token=secret"]
+        {
+            let told = parse(address).unwrap_err().to_string();
+            assert!(!told.contains("secret") && told.contains("no http or https address"), "{told}");
+        }
+        let uri: Uri = "https://user:secret@host.example:8443/p?token=secret".parse().unwrap();
+        assert_eq!(place_of(&uri), "host.example:8443");
+        assert_eq!(host_of(&uri.to_string()), "host.example");
+    }
 }

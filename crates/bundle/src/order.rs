@@ -58,6 +58,19 @@ pub enum Error {
     CutOff,
 }
 
+impl Error {
+    /// Whether files could not be read or written, which may go better elsewhere.
+    fn is_of_storage(&self) -> bool {
+        matches!(
+            self,
+            Error::Io { .. }
+                | Error::Download(download::Error::File(_))
+                | Error::Archive(archive::Error::Write { .. })
+                | Error::Copy(copy::Error::Io { .. } | copy::Error::Escapes(_) | copy::Error::Special(_))
+        )
+    }
+}
+
 fn io(what: &'static str) -> impl Fn(io::Error) -> Error {
     move |cause| Error::Io { what, cause }
 }
@@ -104,19 +117,45 @@ impl Order {
         let Some((directory, digest)) = cached else {
             return self.unpacked(address, sha256, work.path(), tell).await;
         };
-        let cache = Cache(directory);
-        let entry = match cache.find(&digest) {
-            Some(entry) => {
-                tell(format!("{digest} is in the cache"));
-                entry
+        let cached = self.by_cache(&Cache(directory), address, digest, work, tell).await;
+        match cached {
+            Err(error) if error.is_of_storage() => {
+                tell(format!("the cache cannot be used: {error}; going on without it"));
+                // What was copied in part is in the way.
+                match fs::remove_dir_all(work.path().join(CODE)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        Err(Error::Io { what: "cannot write to the destination", cause: error })
+                    }
+                    _ => self.unpacked(address, sha256, work.path(), tell).await,
+                }
             }
-            None => {
-                let unfinished = cache.unfinished().map_err(io("cannot write to the cache"))?;
-                let unpacked = self.unpacked(address, sha256, unfinished.path(), tell).await?;
-                cache.keep(&unpacked, &digest).map_err(io("cannot write to the cache"))?
+            other => other,
+        }
+    }
+
+    /// The code by way of the cache.
+    async fn by_cache(
+        &self,
+        cache: &Cache<'_>,
+        address: &str,
+        digest: Digest,
+        work: &TempDir,
+        tell: &(dyn Fn(String) + Sync),
+    ) -> Result<PathBuf, Error> {
+        if let Some(entry) = cache.find(&digest) {
+            tell(format!("{digest} is in the cache"));
+            return self.replicated(entry, work).await;
+        }
+        let unfinished = cache.unfinished().map_err(io("cannot write to it"))?;
+        let unpacked = self.unpacked(address, Some(digest), unfinished.path(), tell).await?;
+        let entry = match cache.keep(&unpacked, &digest) {
+            Ok(entry) => entry,
+            Err(error) => {
+                tell(format!("the cache cannot keep {digest}: {error}"));
+                unpacked
             }
         };
-        self.copied(entry, BTreeMap::new(), work).await
+        self.replicated(entry, work).await
     }
 
     /// Downloads and unpacks below `work`.
@@ -147,6 +186,13 @@ impl Order {
         let (limits, code) = (self.limits, new_directory(work.path())?);
         let place = code.clone();
         blocking(move || Ok(copy::copy(&from, &place, &renamed, limits)?)).await?;
+        Ok(code)
+    }
+
+    async fn replicated(&self, from: PathBuf, work: &TempDir) -> Result<PathBuf, Error> {
+        let (limits, code) = (self.limits, new_directory(work.path())?);
+        let place = code.clone();
+        blocking(move || Ok(copy::replicate(&from, &place, limits)?)).await?;
         Ok(code)
     }
 

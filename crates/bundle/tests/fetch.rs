@@ -262,6 +262,51 @@ async fn a_digest_is_downloaded_once_however_many_want_it() {
 }
 
 #[tokio::test]
+async fn links_survive_the_cache_and_a_cache_that_fails_is_done_without() {
+    let mut writer = ZipWriter::new(tempfile::tempfile().unwrap());
+    writer.start_file("main.py", SimpleFileOptions::default()).unwrap();
+    writer.write_all(b"print(1)").unwrap();
+    writer.add_symlink("bin/run", "../main.py", SimpleFileOptions::default()).unwrap();
+    let mut file = writer.finish().unwrap();
+    file.rewind().unwrap();
+    let mut zip = Vec::new();
+    file.read_to_end(&mut zip).unwrap();
+    let digest = sha256(&zip);
+    let site = Site::start(move |_, _| whole(&zip)).await;
+    let fetch = |cache: PathBuf| {
+        let (address, digest) = (format!("{}/code.zip", site.address), digest.clone());
+        async move {
+            let into = tempfile::tempdir().unwrap();
+            let told = std::sync::Mutex::new(Vec::new());
+            let order = expecting(address, into.path(), &digest, Some(cache));
+            order.carry_out(&|line| told.lock().unwrap().push(line)).await.unwrap();
+            let link = into.path().join("code/bin/run");
+            assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("../main.py"));
+            assert_eq!(std::fs::read(link).unwrap(), b"print(1)");
+            told.into_inner().unwrap().join("\n")
+        }
+    };
+    let cache = tempfile::tempdir().unwrap();
+    let first = fetch(cache.path().into()).await;
+    assert!(!first.contains("in the cache"), "{first}");
+    let second = fetch(cache.path().into()).await;
+    assert!(second.contains("in the cache"), "{second}");
+
+    // It is not there; its entry is spoilt; it cannot take the entry.
+    let told = fetch(cache.path().join("missing")).await;
+    assert!(told.contains("the cache cannot be used"), "{told}");
+    let entry = cache.path().join(&digest);
+    std::fs::remove_dir_all(entry.join("bin")).unwrap();
+    std::os::unix::fs::symlink("/etc", entry.join("bin")).unwrap();
+    let told = fetch(cache.path().into()).await;
+    assert!(told.contains("the cache cannot be used"), "{told}");
+    std::fs::remove_dir_all(&entry).unwrap();
+    std::fs::write(&entry, "in the way").unwrap();
+    let told = fetch(cache.path().into()).await;
+    assert!(told.contains("the cache cannot keep"), "{told}");
+}
+
+#[tokio::test]
 async fn code_comes_from_a_directory_too() {
     let source = tempfile::tempdir().unwrap();
     std::fs::write(source.path().join("file-0"), "print(1)").unwrap();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use agentcube_api::Task;
 use agentcube_operator::cache::{Cache, Change};
 use agentcube_operator::controller::{Controller, Requeue};
+use agentcube_operator::queue::Queue;
 use gateway_api::gatewayclasses::GatewayClass;
 use gateway_api::gateways::Gateway;
 use gateway_api::httproutes::{HttpRoute, HttpRouteParentRefs};
@@ -22,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::ports::Ports;
-use crate::route::{GatewayId, Route, Table};
+use crate::route::{GatewayId, Listener, Route, Table};
 use crate::status::{self, Known, Serving};
 
 /// A port that somebody else holds is tried again after this.
@@ -82,7 +83,7 @@ impl Classes {
     /// The controller over everything that matters. Tasks enter the table as they come, before any status says so.
     pub(crate) fn controller(&self) -> Controller<Key> {
         let Caches { tasks, classes, gateways, routes } = self.caches.clone();
-        let controller = Controller::new("gateway").concurrency(2);
+        let controller = Controller::new("gateway").concurrency(8);
         let queue = controller.queue();
         let table = self.table.clone();
         let of_task = routes.clone();
@@ -101,10 +102,10 @@ impl Classes {
             })
             .watch(&gateways, move |change| {
                 let gateway = id(change.latest());
-                let named = |route: &HttpRoute| parents(route).any(|(_, named)| named == gateway);
-                let routes = of_gateway.list(None);
-                let routes = routes.iter().filter(|route| named(route)).map(|route| key_of(route));
-                routes.chain([Key::Gateway(gateway.clone())]).collect::<Vec<_>>()
+                let routes = if matters_to_routes(change) { of_gateway.list(None) } else { Vec::new() };
+                let named = routes.iter().filter(|route| parents(route).any(|(_, named)| named == gateway));
+                let keys = named.map(|route| key_of(route));
+                keys.chain([Key::Gateway(gateway.clone())]).collect::<Vec<_>>()
             })
             .watch(&routes, move |change| {
                 for gateway in change.sides().flat_map(|route| parents(route).map(|(_, gateway)| gateway)) {
@@ -114,10 +115,15 @@ impl Classes {
             })
     }
 
-    pub(crate) async fn reconcile(self: Arc<Self>, key: Key) -> Result<Requeue, kube::Error> {
+    /// Reconciles one; the queue is for others that it turns out to concern.
+    pub(crate) async fn reconcile(
+        self: Arc<Self>,
+        key: Key,
+        queue: Queue<Key>,
+    ) -> Result<Requeue, kube::Error> {
         match key {
             Key::Class(name) => self.class(&name).await,
-            Key::Gateway(gateway) => self.gateway(&gateway).await,
+            Key::Gateway(gateway) => self.gateway(&gateway, &queue).await,
             Key::Route { namespace, name } => self.route(&namespace, &name).await,
         }
     }
@@ -144,9 +150,25 @@ impl Classes {
         Ok(Requeue::No)
     }
 
-    async fn gateway(&self, key: &GatewayId) -> Result<Requeue, kube::Error> {
+    /// Brings a gateway's listeners into the table. Routes of every gateway on the same ports may fare differently
+    /// by it.
+    fn take_in_gateway(&self, key: &GatewayId, listeners: Option<Vec<Listener>>, queue: &Queue<Key>) {
+        let changed = self.table.write().set_gateway(key.clone(), listeners);
+        let Some(ports) = changed else { return };
+        let routes = self.caches.routes.list(None);
+        let table = self.table.read();
+        let affected = |gateway: &GatewayId| {
+            let listeners = table.listeners(gateway).unwrap_or_default();
+            gateway == key || listeners.iter().any(|listener| ports.contains(&listener.port))
+        };
+        for route in routes.iter().filter(|route| parents(route).any(|(_, gateway)| affected(&gateway))) {
+            queue.add(key_of(route));
+        }
+    }
+
+    async fn gateway(&self, key: &GatewayId, queue: &Queue<Key>) -> Result<Requeue, kube::Error> {
         let Some(gateway) = self.ours(key) else {
-            self.table.write().set_gateway(key.clone(), None);
+            self.take_in_gateway(key, None, queue);
             self.ports.set(key, &BTreeSet::new());
             return Ok(Requeue::No);
         };
@@ -155,7 +177,7 @@ impl Classes {
         let sound = listeners.iter().zip(&servings).filter(|(_, serving)| **serving == Serving::Yes);
         let routed: Vec<_> = sound.filter_map(|(listener, _)| status::routed(listener)).collect();
         let wanted = routed.iter().map(|listener| listener.port).collect();
-        self.table.write().set_gateway(key.clone(), Some(routed));
+        self.take_in_gateway(key, Some(routed), queue);
         let troubles = self.ports.set(key, &wanted);
         for (listener, serving) in listeners.iter().zip(&mut servings) {
             let trouble = u16::try_from(listener.port).ok().and_then(|port| troubles.get(&port));
@@ -178,14 +200,14 @@ impl Classes {
         let mut counts = vec![0; gateway.spec.listeners.len()];
         let table = self.table.read();
         for route in self.caches.routes.list(Some(&key.namespace)) {
-            if self.task_of(&route, &table).is_none_or(|task| task.unsupported.is_some()) {
+            let Some(task) = self.task_of(&route, &table).filter(|task| task.unsupported.is_none()) else {
                 continue;
-            }
+            };
             let of_route: Vec<_> = parents(&route).filter(|(_, named)| named == key).collect();
             for (listener, count) in gateway.spec.listeners.iter().zip(&mut counts) {
                 let attached =
                     of_route.iter().any(|(reference, _)| status::attaches(&route, reference, listener));
-                *count += i32::from(attached);
+                *count += i32::from(attached && status::admitted(listener, &task, &table));
             }
         }
         counts
@@ -200,12 +222,16 @@ impl Classes {
 
     async fn route(&self, namespace: &str, name: &str) -> Result<Requeue, kube::Error> {
         let Some(route) = self.caches.routes.get(namespace, name) else { return Ok(Requeue::No) };
-        let task = self.task_of(&route, &self.table.read());
         let named = parents(&route);
         let gateways: Vec<_> =
             named.filter_map(|(reference, id)| Some((reference.clone(), self.ours(&id)?))).collect();
-        let known = Known { task: task.as_deref(), gateways: &gateways, controller: &self.controller };
-        let new = status::route(&route, &known, &now());
+        let new = {
+            let table = self.table.read();
+            let task = self.task_of(&route, &table);
+            let controller = &self.controller;
+            let known = Known { task: task.as_deref(), gateways: &gateways, controller, table: &table };
+            status::route(&route, &known, &now())
+        };
         let unchanged = match &route.status {
             Some(old) => *old == new,
             None => new.parents.is_empty(),
@@ -240,6 +266,17 @@ impl Classes {
     }
 }
 
+/// Whether a change of a Gateway is one of what it asks for, or of whether it is there. Statuses are not: the gateway
+/// writes them itself, also for every route that comes.
+fn matters_to_routes(change: &Change<Gateway>) -> bool {
+    let essence = |gateway: &Arc<Gateway>| {
+        let meta = &gateway.metadata;
+        let class = gateway.spec.gateway_class_name.clone();
+        (meta.uid.clone(), meta.generation, meta.deletion_timestamp.is_some(), class)
+    };
+    change.old.as_ref().map(essence) != change.new.as_ref().map(essence)
+}
+
 /// Brings a Task's change into the table.
 fn take_in(table: &RwLock<Table>, change: &Change<Task>) {
     match &change.new {
@@ -252,5 +289,44 @@ fn take_in(table: &RwLock<Table>, change: &Change<Task>) {
             let gone = change.latest();
             table.write().remove_task(&gone.namespace().unwrap_or_default(), &gone.name_any());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn gateway(patch: &Value) -> Arc<Gateway> {
+        let mut object = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": { "namespace": "a", "name": "default", "uid": "1", "generation": 1, "resourceVersion": "1" },
+            "spec": { "gatewayClassName": "agentcube", "listeners": [] },
+        });
+        for (part, value) in patch.as_object().unwrap() {
+            for (key, value) in value.as_object().unwrap() {
+                object[part][key] = value.clone();
+            }
+        }
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn routes_are_looked_at_when_a_gateway_changes_and_not_when_its_status_does() {
+        let old = gateway(&json!({}));
+        for (patch, matters) in [
+            (json!({ "status": { "listeners": [] }, "metadata": { "resourceVersion": "2" } }), false),
+            (json!({ "metadata": { "annotations": { "a": "b" } } }), false),
+            (json!({ "metadata": { "generation": 2 } }), true),
+            (json!({ "metadata": { "uid": "2" } }), true),
+            (json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }), true),
+            (json!({ "spec": { "gatewayClassName": "other" } }), true),
+        ] {
+            let change = Change { old: Some(old.clone()), new: Some(gateway(&patch)) };
+            assert_eq!(matters_to_routes(&change), matters, "{patch}");
+        }
+        assert!(matters_to_routes(&Change { old: Some(old.clone()), new: None }));
+        assert!(matters_to_routes(&Change { old: None, new: Some(old) }));
     }
 }

@@ -37,6 +37,10 @@ pub struct Options {
     pub tenant_header: HeaderName,
     /// How long requests may take to come to their end when it stops.
     pub drain: Duration,
+    /// How many connections of clients there may be at once; more wait to be taken in.
+    pub connections: usize,
+    /// How long a client may take to send the head of a request, and may be silent between two.
+    pub head_timeout: Duration,
 }
 
 impl Default for Options {
@@ -48,6 +52,8 @@ impl Default for Options {
             bound: Vec::new(),
             tenant_header: HeaderName::from_static("x-tenant-id"),
             drain: Duration::from_secs(20),
+            connections: 10_000,
+            head_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -67,7 +73,7 @@ impl Gateway {
         options: Options,
     ) -> Gateway {
         let table = Arc::new(RwLock::new(Table::default()));
-        let proxy = Arc::new(Proxy::new(table.clone(), provider, connect, options.tenant_header));
+        let proxy = Arc::new(Proxy::new(table.clone(), provider, connect, &options));
         let ports = Arc::new(Ports::new(options.address, options.bound, proxy.clone()));
         let caches = Caches {
             tasks: Cache::new(client.clone(), watcher::Config::default()),
@@ -85,12 +91,14 @@ impl Gateway {
     pub async fn run(self, shutdown: CancellationToken) {
         let caches = &self.classes.caches;
         let classes = self.classes.clone();
+        let controller = self.classes.controller();
+        let queue = controller.queue();
         tokio::join!(
             caches.tasks.clone().run(shutdown.clone()),
             caches.classes.clone().run(shutdown.clone()),
             caches.gateways.clone().run(shutdown.clone()),
             caches.routes.clone().run(shutdown.clone()),
-            self.classes.controller().run(shutdown, move |key| classes.clone().reconcile(key)),
+            controller.run(shutdown, move |key| classes.clone().reconcile(key, queue.clone())),
         );
         self.stop().await;
     }

@@ -12,8 +12,11 @@ mod proxy;
 pub mod refusal;
 pub mod route;
 mod server;
+mod socket;
 mod status;
 mod tunnel;
+mod upload;
+mod watch;
 
 pub use gateway::{CONTROLLER, Gateway, Options};
 pub use pool::{Connect, Tcp};

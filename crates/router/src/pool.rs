@@ -1,5 +1,5 @@
 //! Connections to instances, kept for the next request of the same instance. A connection belongs to one instance by
-//! its UID, so none is ever used for another; it is dropped when the instance closes it, or after a short silence.
+//! its UID, and to one port of it, so none is ever used for another; it is dropped when the instance closes it, or after a short silence.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::body::Sent;
+use crate::socket;
+use crate::upload::Sent;
 
 /// Servers close silent connections too, often after five seconds; a request that crosses that is lost.
 const IDLE_LIMIT: Duration = Duration::from_secs(3);
@@ -46,9 +47,12 @@ pub(crate) struct Pool {
     idle: Arc<Mutex<Idle>>,
 }
 
+/// The UID of an instance, and a port of it.
+type Place = (Arc<str>, u16);
+
 #[derive(Default)]
 struct Idle {
-    by_instance: HashMap<Arc<str>, Vec<Kept>>,
+    by_place: HashMap<Place, Vec<Kept>>,
     /// Somebody will come to throw out what is too old.
     swept: bool,
 }
@@ -63,7 +67,7 @@ pub(crate) struct Lent {
     pub(crate) sender: SendRequest<Sent>,
     /// It has served requests before.
     pub(crate) reused: bool,
-    instance: Arc<str>,
+    place: Place,
     pool: Weak<Mutex<Idle>>,
 }
 
@@ -73,16 +77,17 @@ impl Pool {
     }
 
     /// A connection that waits for work, if there is one.
-    pub(crate) fn take(&self, instance: &InstanceId) -> Option<Lent> {
+    pub(crate) fn take(&self, instance: &InstanceId, endpoint: Endpoint) -> Option<Lent> {
+        let place = (instance.uid.clone(), endpoint.port);
         let mut idle = self.idle.lock();
-        let kept = idle.by_instance.get_mut(&instance.uid)?;
+        let kept = idle.by_place.get_mut(&place)?;
         let sender = loop {
             let kept = kept.pop()?;
             if kept.sender.is_ready() && kept.since.elapsed() < IDLE_LIMIT {
                 break kept.sender;
             }
         };
-        Some(Lent { sender, reused: true, instance: instance.uid.clone(), pool: Arc::downgrade(&self.idle) })
+        Some(Lent { sender, reused: true, place, pool: Arc::downgrade(&self.idle) })
     }
 
     /// A new connection. An instance that has just started may not listen yet, so refusals are retried.
@@ -108,8 +113,7 @@ impl Pool {
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(LONGEST_WAIT);
         };
-        // Small writes are to go out at once; if that cannot be said, they go a little later.
-        let _ = stream.set_nodelay(true);
+        socket::prepare(&stream, socket::INSTANCE_PATIENCE);
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(io::Error::other)?;
         tokio::spawn(async move {
@@ -117,13 +121,13 @@ impl Pool {
                 tracing::debug!(%error, "a connection to an instance ended");
             }
         });
-        let pool = Arc::downgrade(&self.idle);
-        Ok(Lent { sender, reused: false, instance: instance.uid.clone(), pool })
+        let (place, pool) = ((instance.uid.clone(), endpoint.port), Arc::downgrade(&self.idle));
+        Ok(Lent { sender, reused: false, place, pool })
     }
 
     /// Closes what is idle.
     pub(crate) fn clear(&self) {
-        self.idle.lock().by_instance.clear();
+        self.idle.lock().by_place.clear();
     }
 }
 
@@ -148,7 +152,7 @@ impl Lent {
         let Some(pool) = self.pool.upgrade() else { return };
         let sweep = {
             let mut idle = pool.lock();
-            let kept = idle.by_instance.entry(self.instance).or_default();
+            let kept = idle.by_place.entry(self.place).or_default();
             if kept.len() < MOST_IDLE {
                 kept.push(Kept { sender: self.sender, since: Instant::now() });
             }
@@ -166,12 +170,12 @@ async fn sweep_until_empty(pool: Weak<Mutex<Idle>>) {
         tokio::time::sleep(IDLE_LIMIT).await;
         let Some(pool) = pool.upgrade() else { return };
         let mut idle = pool.lock();
-        idle.by_instance.retain(|_, kept| {
+        idle.by_place.retain(|_, kept| {
             kept.retain(|kept| !kept.sender.is_closed() && kept.since.elapsed() < IDLE_LIMIT);
             !kept.is_empty()
         });
-        if idle.by_instance.is_empty() {
-            idle.by_instance.shrink_to_fit();
+        if idle.by_place.is_empty() {
+            idle.by_place.shrink_to_fit();
             idle.swept = false;
             return;
         }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_instance::provider::{self, InstanceProvider, ReserveError, Reserved};
+use agentcube_instance::provider::{self, InstanceProvider, Reserved};
 use agentcube_instance::reserve::InUse;
 use agentcube_instance::{Endpoint, InstanceId, SessionKey};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -13,17 +13,20 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::Either;
 use hyper::body::{Body, Incoming};
 use parking_lot::RwLock;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::body::{Ended, Passing, Reply, Sent};
+use crate::body::{Passing, Reply};
+use crate::gateway::Options;
 use crate::headers::{self, Added, RequestIds};
 use crate::pool::{Connect, Lent, Pool};
 use crate::refusal::Refusal;
 use crate::route::{Limits, Route, SessionRule, Table};
 use crate::tunnel;
+use crate::upload::{Progress, Received, Sent};
+use crate::watch;
 
 /// The most that the headers of a request may measure, in bytes. The server refuses twice as much by itself.
 pub(crate) const HEADER_LIMIT: usize = 64 << 10;
@@ -39,12 +42,26 @@ pub(crate) struct Proxy {
     pub(crate) tunnels: TaskTracker,
     /// Ends them.
     pub(crate) cut: CancellationToken,
+    /// How many more connections of clients there may be.
+    pub(crate) slots: Arc<Semaphore>,
+    /// How long a client may take to send the head of a request, and may be silent between two.
+    pub(crate) head_timeout: Duration,
+}
+
+/// The connection that requests come in on.
+pub(crate) struct Client {
+    /// The port by which routes are found.
+    pub(crate) port: u16,
+    pub(crate) address: IpAddr,
+    /// Closes it.
+    pub(crate) cut: CancellationToken,
+    /// Its place among the connections that there may be.
+    pub(crate) slot: Arc<OwnedSemaphorePermit>,
 }
 
 /// A request as it came in.
-struct Arrived {
-    port: u16,
-    client: IpAddr,
+struct Arrived<'a> {
+    client: &'a Client,
     host: String,
     id: HeaderValue,
 }
@@ -75,16 +92,18 @@ impl Proxy {
         table: Arc<RwLock<Table>>,
         provider: Arc<dyn InstanceProvider>,
         connect: Arc<dyn Connect>,
-        tenant: HeaderName,
+        options: &Options,
     ) -> Proxy {
         Proxy {
             table,
             provider,
             pool: Pool::new(connect),
-            tenant,
+            tenant: options.tenant_header.clone(),
             ids: RequestIds::new(),
             tunnels: TaskTracker::new(),
             cut: CancellationToken::new(),
+            slots: Arc::new(Semaphore::new(options.connections)),
+            head_timeout: options.head_timeout,
         }
     }
 
@@ -93,14 +112,9 @@ impl Proxy {
     }
 
     /// Answers a request that came in on a port.
-    pub(crate) async fn answer(
-        &self,
-        port: u16,
-        client: IpAddr,
-        request: Request<Incoming>,
-    ) -> Response<Reply> {
+    pub(crate) async fn answer(&self, client: &Client, request: Request<Incoming>) -> Response<Reply> {
         let id = self.ids.of(request.headers());
-        match self.pass(port, client, id.clone(), request).await {
+        match self.pass(client, id.clone(), request).await {
             Ok(mut response) => {
                 let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                 headers::to_client(response.headers_mut(), &id, upgraded);
@@ -108,7 +122,12 @@ impl Proxy {
             }
             Err(refusal) => {
                 let (status, code) = (refusal.status.as_u16(), refusal.code);
-                tracing::debug!(status, code, message = refusal.message, "refused");
+                match &refusal.detail {
+                    Some(detail) => tracing::info!(request = ?id, status, code, detail, "refused"),
+                    None => {
+                        tracing::debug!(request = ?id, status, code, message = refusal.message, "refused")
+                    }
+                }
                 let mut response = refusal.into_response(&id).map(Either::Right);
                 response.headers_mut().insert(headers::REQUEST_ID, id);
                 response
@@ -118,14 +137,13 @@ impl Proxy {
 
     async fn pass(
         &self,
-        port: u16,
-        client: IpAddr,
+        client: &Client,
         id: HeaderValue,
         request: Request<Incoming>,
     ) -> Result<Response<Passing>, Refusal> {
         let host = check(&request)?;
         let path = request.uri().path();
-        let found = self.table.read().find(port, &host, path);
+        let found = self.table.read().find(client.port, &host, path);
         let route = found.ok_or_else(|| Refusal::no_route(&host, path))?;
         if let Some(why) = &route.unsupported {
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", &**why));
@@ -138,9 +156,18 @@ impl Proxy {
             }
         };
         let wanted = self.wanted(&route, key, request.headers());
-        let target = Target::from(self.provider.reserve_instance(wanted.clone()).await?);
-        let (lent, target) = self.reach(target, wanted, &route.limits).await?;
-        let arrived = Arrived { port, client, host, id };
+        let mut request = request.map(Received::new);
+        let reaching = async {
+            let target = Target::from(self.provider.reserve_instance(wanted.clone()).await?);
+            self.reach(target, wanted, &route.limits).await
+        };
+        let (lent, target) = tokio::select! {
+            // Nothing is read ahead for a session that has its instance.
+            biased;
+            reached = reaching => reached?,
+            why = request.body_mut().broken() => return Err(Refusal::broken(&why)),
+        };
+        let arrived = Arrived { client, host, id };
         self.exchange(&route, arrived, request, lent, target).await
     }
 
@@ -178,7 +205,7 @@ impl Proxy {
     }
 
     async fn connection(&self, target: &Target, limits: &Limits) -> std::io::Result<Lent> {
-        match self.pool.take(&target.instance) {
+        match self.pool.take(&target.instance, target.endpoint) {
             Some(lent) => Ok(lent),
             None => self.pool.connect(&target.instance, target.endpoint, limits.connect).await,
         }
@@ -187,37 +214,42 @@ impl Proxy {
     async fn exchange(
         &self,
         route: &Route,
-        arrived: Arrived,
-        mut request: Request<Incoming>,
+        arrived: Arrived<'_>,
+        mut request: Request<Received>,
         lent: Lent,
         target: Target,
     ) -> Result<Response<Passing>, Refusal> {
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
-        let ended = Arc::new(Ended::default());
-        let (request, over) = outgoing(route, &arrived, request, &target, ended.clone());
+        let progress = Arc::new(Progress::default());
+        let (request, over) = outgoing(route, &arrived, request, &target, progress.clone());
         let sending = self.send(route, request, lent, &target);
         let (mut response, lent) = tokio::select! {
-            sent = sending => sent?,
+            sent = sending => sent.map_err(|refusal| progress.stalled().map_or(refusal, Refusal::stalled))?,
             limit = overdue(route.limits.request, over) => {
                 return Err(Refusal::too_slow(&target.instance.name, limit));
             }
-            () = target.in_use.revoked() => return Err(Refusal::from(ReserveError::OutOfTouch)),
+            () = target.in_use.revoked() => return Err(Refusal::revoked(&target.instance.name)),
         };
+        let client = arrived.client;
+        let silence = route.limits.stream_idle;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let Some(client) = upgrade else {
+            let Some(upgrade) = upgrade else {
                 return Err(Refusal::failed(&target.instance.name, "it switched protocols unasked"));
             };
             let instance = hyper::upgrade::on(&mut response);
-            let silence = route.limits.stream_idle;
             let copying =
-                tunnel::run(client, instance, target.in_use.clone(), silence, self.cut.child_token());
-            self.tunnels.spawn(copying);
+                tunnel::run(upgrade, instance, target.in_use.clone(), silence, self.cut.child_token());
+            let slot = client.slot.clone();
+            self.tunnels.spawn(async move {
+                copying.await;
+                drop(slot);
+            });
         }
-        tracing::debug!(port = arrived.port, task = %route.task, instance = %target.instance.name, "passed on");
+        tracing::debug!(port = client.port, task = %route.task, instance = %target.instance.name, "passed on");
         let deadline = route.limits.request.filter(|_| !is_stream(&response));
-        let deadline = deadline.map(|limit| ended.at().unwrap_or_else(Instant::now) + limit);
-        let silence = route.limits.stream_idle;
-        Ok(response.map(|body| Passing::new(body, lent, target.in_use, silence, deadline)))
+        let deadline = deadline.map(|limit| progress.ended().unwrap_or_else(Instant::now) + limit);
+        let limits = watch::Limits { silence, deadline };
+        Ok(response.map(|body| Passing::new(body, lent, target.in_use, limits, &client.cut)))
     }
 
     /// Sends a request, and once more on a new connection if a kept one turned out to be closed: when it was not sent
@@ -288,19 +320,19 @@ fn check(request: &Request<Incoming>) -> Result<String, Refusal> {
 /// The request as the instance gets it.
 fn outgoing(
     route: &Route,
-    arrived: &Arrived,
-    request: Request<Incoming>,
+    arrived: &Arrived<'_>,
+    request: Request<Received>,
     target: &Target,
-    ended: Arc<Ended>,
+    progress: Arc<Progress>,
 ) -> (Request<Sent>, oneshot::Receiver<()>) {
     let (mut parts, body) = request.into_parts();
     parts.uri = below(route, &parts.uri);
     parts.version = Version::HTTP_11;
-    let added =
-        Added { client: arrived.client, host: &arrived.host, prefix: &route.prefix, request_id: &arrived.id };
+    let client = arrived.client.address;
+    let added = Added { client, host: &arrived.host, prefix: &route.prefix, request_id: &arrived.id };
     headers::to_instance(&mut parts.headers, &added);
     parts.headers.extend(target.token.clone());
-    let (body, over) = Sent::new(body, target.in_use.clone(), ended);
+    let (body, over) = Sent::new(body, target.in_use.clone(), progress, route.limits.upload_idle);
     (Request::from_parts(parts, body), over)
 }
 

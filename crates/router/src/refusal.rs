@@ -19,11 +19,13 @@ pub struct Refusal {
     pub code: &'static str,
     pub message: String,
     pub retry_after: Option<Duration>,
+    /// For the log only: it may name things that are none of the client's business.
+    pub detail: Option<String>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, message: message.into(), retry_after: None }
+        Refusal { status, code, message: message.into(), retry_after: None, detail: None }
     }
 
     fn after(mut self, delay: Option<Duration>) -> Refusal {
@@ -53,6 +55,27 @@ impl Refusal {
              been carried out or not; the next request gets an instance that works"
         );
         Refusal::new(StatusCode::BAD_GATEWAY, "InstanceFailed", message).after(Some(Duration::from_secs(1)))
+    }
+
+    /// The router may not wait for the answer any more. When to try again depends on what the request does.
+    pub(crate) fn revoked(instance: &str) -> Refusal {
+        let message = format!(
+            "this router lost touch with the cluster before the instance {instance} had answered; the request may \
+             have been carried out or not"
+        );
+        Refusal::new(StatusCode::BAD_GATEWAY, "InstanceFailed", message)
+    }
+
+    /// The client stopped in the middle of its request.
+    pub(crate) fn stalled(limit: Duration) -> Refusal {
+        let message = format!("no byte of the request came for {limit:?}, though it had not ended");
+        Refusal::new(StatusCode::REQUEST_TIMEOUT, "RequestStalled", message)
+    }
+
+    /// The request ended in the middle; mostly its client is gone, and nobody reads this.
+    pub(crate) fn broken(why: &hyper::Error) -> Refusal {
+        let message = format!("the request ended before its body did ({why}); it was not sent");
+        Refusal::new(StatusCode::BAD_REQUEST, "RequestBroken", message)
     }
 
     pub(crate) fn too_slow(instance: &str, limit: Duration) -> Refusal {
@@ -102,7 +125,28 @@ impl From<ReserveError> for Refusal {
             ReserveError::OutOfTouch => (StatusCode::SERVICE_UNAVAILABLE, "OutOfTouch"),
             ReserveError::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "ShuttingDown"),
         };
-        Refusal::new(status, code, error.to_string()).after(error.retry_after())
+        let refusal = Refusal::new(status, code, told(&error)).after(error.retry_after());
+        // What it says beyond that are words of the API server, names of Secrets, lines of logs.
+        let detail = match error {
+            ReserveError::NotReady(why) | ReserveError::Timeout { reason: why, .. } => Some(why),
+            _ => None,
+        };
+        Refusal { detail, ..refusal }
+    }
+}
+
+/// What a client may know of why there is no instance.
+fn told(error: &ReserveError) -> String {
+    match error {
+        ReserveError::NotReady(_) => {
+            "the Task is not ready; its conditions say why (`agentcube describe task NAME`)".into()
+        }
+        ReserveError::Timeout { waited, .. } => {
+            format!(
+                "no instance became free within {waited:?}; the gateway's log says why, under this request's id"
+            )
+        }
+        other => other.to_string(),
     }
 }
 
@@ -116,8 +160,9 @@ mod tests {
     async fn a_refusal_says_when_to_come_back() {
         let refusal = Refusal::from(ReserveError::Timeout {
             waited: Duration::from_secs(30),
-            reason: "all 2 instances are reserved".into(),
+            reason: "the Secret top is missing".into(),
         });
+        assert_eq!(refusal.detail.as_deref(), Some("the Secret top is missing"));
         let response = refusal.into_response(&HeaderValue::from_static("id-1"));
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[RETRY_AFTER], "2");
@@ -125,10 +170,20 @@ mod tests {
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         let expected = json!({ "error": {
             "code": "NoInstance",
-            "message": "no instance became free within 30s: all 2 instances are reserved",
+            "message": "no instance became free within 30s; the gateway's log says why, under this request's id",
             "requestId": "id-1",
             "retryAfterSeconds": 2,
         }});
         assert_eq!(body, expected);
+    }
+
+    #[test]
+    fn inner_matters_are_for_the_log() {
+        let refusal = Refusal::from(ReserveError::NotReady("the Secret top is missing".into()));
+        assert!(!refusal.message.contains("top"), "{}", refusal.message);
+        assert_eq!(refusal.detail.as_deref(), Some("the Secret top is missing"));
+        let refusal = Refusal::revoked("chat-0");
+        assert_eq!((refusal.status, refusal.retry_after), (StatusCode::BAD_GATEWAY, None));
+        assert!(refusal.message.contains("carried out or not"), "{}", refusal.message);
     }
 }

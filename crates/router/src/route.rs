@@ -2,7 +2,7 @@
 //! changes by one gateway or one Task at a time.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,12 @@ use crate::extract::{self, Extractors};
 
 /// How long a connection to an instance may take when the Task does not say.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a client may pause in the middle of a request when the Task does not say.
+const UPLOAD_IDLE: Duration = Duration::from_secs(60);
+
+/// The longest prefix that a Task may have, in bytes: what the schema of `pathPrefix` allows.
+const LONGEST_PREFIX: usize = 1024;
 
 /// A gateway, by namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,6 +126,8 @@ pub struct Limits {
     pub request: Option<Duration>,
     /// Silence on a stream.
     pub stream_idle: Option<Duration>,
+    /// Silence of a client that has not sent all of its request.
+    pub upload_idle: Option<Duration>,
 }
 
 impl Route {
@@ -170,6 +178,12 @@ impl Route {
         }
         self.hosts.iter().filter_map(|pattern| pattern.fits(host)).max()
     }
+
+    /// Whether all of its paths are below its own namespace, where no Task of another can have any.
+    fn is_at_home(&self) -> bool {
+        let below = self.prefix.strip_prefix('/').and_then(|path| path.strip_prefix(&*self.task.namespace));
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
 }
 
 /// What this gateway does not do yet, in words for the Task's owner.
@@ -202,10 +216,12 @@ impl Limits {
             duration.map(GoDuration::to_std).filter(|duration| !duration.is_zero())
         };
         let connect = timeout.and_then(|timeout| limit(timeout.tcp.as_ref()?.connect_timeout));
+        let stream_idle = http.and_then(|http| http.stream_idle_timeout);
         Limits {
             connect: connect.unwrap_or(CONNECT_TIMEOUT),
             request: limit(http.and_then(|http| http.request)),
-            stream_idle: limit(http.and_then(|http| http.stream_idle_timeout)),
+            stream_idle: limit(stream_idle),
+            upload_idle: if stream_idle.is_some() { limit(stream_idle) } else { Some(UPLOAD_IDLE) },
         }
     }
 }
@@ -216,15 +232,40 @@ pub struct Table {
     gateways: HashMap<GatewayId, Vec<Listener>>,
     by_task: HashMap<(Arc<str>, Arc<str>), Arc<Route>>,
     by_prefix: HashMap<Box<str>, Vec<Arc<Route>>>,
+    /// Who listens on a port, and for which hosts.
+    by_port: HashMap<u16, Vec<(GatewayId, HostPattern)>>,
 }
 
 impl Table {
-    /// Takes in a gateway's listeners, or that it is gone.
-    pub fn set_gateway(&mut self, gateway: GatewayId, listeners: Option<Vec<Listener>>) {
-        match listeners {
-            Some(listeners) => self.gateways.insert(gateway, listeners),
-            None => self.gateways.remove(&gateway),
-        };
+    /// Takes in a gateway's listeners, or that it is gone. Gives the ports that it has or had; nothing if all was
+    /// known.
+    pub fn set_gateway(
+        &mut self,
+        gateway: GatewayId,
+        listeners: Option<Vec<Listener>>,
+    ) -> Option<BTreeSet<u16>> {
+        if self.gateways.get(&gateway) == listeners.as_ref() {
+            return None;
+        }
+        let old = self.gateways.remove(&gateway).unwrap_or_default();
+        for port in old.iter().map(|listener| listener.port) {
+            if let Some(users) = self.by_port.get_mut(&port) {
+                users.retain(|(user, _)| *user != gateway);
+                if users.is_empty() {
+                    self.by_port.remove(&port);
+                }
+            }
+        }
+        for listener in listeners.iter().flatten() {
+            let users = self.by_port.entry(listener.port).or_default();
+            users.push((gateway.clone(), listener.host.clone()));
+        }
+        let new = listeners.iter().flatten();
+        let ports = old.iter().chain(new).map(|listener| listener.port).collect();
+        if let Some(listeners) = listeners {
+            self.gateways.insert(gateway, listeners);
+        }
+        Some(ports)
     }
 
     /// Takes in a Task as it is now.
@@ -271,7 +312,17 @@ impl Table {
 
     fn fit(&self, route: &Route, port: u16, host: &str) -> Option<Fit> {
         let listeners = route.gateways.iter().filter_map(|gateway| self.gateways.get(gateway)).flatten();
-        listeners.filter(|at| at.port == port).filter_map(|at| route.fits(at, host)).max()
+        let of_port = listeners.filter(|at| at.port == port && self.admits(at, route));
+        of_port.filter_map(|at| route.fits(at, host)).max()
+    }
+
+    /// Whether a listener takes requests in for a Task. Where a request could be meant for gateways of several
+    /// namespaces, each gets the paths below its own name: by a longer path or a closer host a Task would otherwise
+    /// get the requests, and the sessions, of another's.
+    pub fn admits(&self, listener: &Listener, route: &Route) -> bool {
+        let mut users = self.by_port.get(&listener.port).into_iter().flatten();
+        let foreign = |user: &GatewayId| user.namespace != route.task.namespace;
+        route.is_at_home() || !users.any(|(user, host)| foreign(user) && host.meets(&listener.host))
     }
 }
 
@@ -285,10 +336,12 @@ fn host_name(host: &str) -> String {
     without_port.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// The path and everything above it, cut at slashes; the root is empty.
+/// The path and everything above it, cut at slashes; the root is empty. What is longer than any prefix can be is left
+/// out: each is hashed as a whole, and a path may be nothing but slashes.
 fn prefixes(path: &str) -> impl Iterator<Item = &str> {
     let whole = Some(path.strip_suffix('/').unwrap_or(path));
-    std::iter::successors(whole, |path| path.rfind('/').map(|slash| &path[..slash]))
+    let all = std::iter::successors(whole, |path| path.rfind('/').map(|slash| &path[..slash]));
+    all.skip_while(|prefix| prefix.len() > LONGEST_PREFIX)
 }
 
 #[cfg(test)]
@@ -325,15 +378,13 @@ mod tests {
             gateway("a", "default"),
             Some(vec![listener(80, ""), listener(81, "*.example.com")]),
         );
-        table.set_gateway(gateway("b", "default"), Some(vec![listener(80, "")]));
         for route in [
             task("a", "chat", json!({})),
             task("a", "deep", json!({ "pathPrefix": "/a/chat/deep/" })),
+            task("a", "twin", json!({ "pathPrefix": "/a/chat" })),
             task("a", "root", json!({ "pathPrefix": "/", "hostnames": ["root.example.com"] })),
             task("a", "wild", json!({ "pathPrefix": "/x", "hostnames": ["*.example.com"] })),
-            task("b", "chat", json!({})),
-            task("b", "lost", json!({ "gatewayRefs": ["nowhere"], "pathPrefix": "/lost" })),
-            task("b", "twin", json!({ "pathPrefix": "/a/chat" })),
+            task("a", "lost", json!({ "gatewayRefs": ["nowhere"], "pathPrefix": "/lost" })),
         ] {
             table.set_task(route);
         }
@@ -350,7 +401,6 @@ mod tests {
             (80, "localhost", "/a/chatter", None),
             (80, "localhost", "/a/chat/deep/y", Some("a/deep")),
             (80, "localhost", "/a/chat/deeper", Some("a/chat")),
-            (80, "localhost", "/b/chat", Some("b/chat")),
             (80, "localhost", "/lost", None),
             (80, "localhost", "/", None),
             (80, "localhost", "", None),
@@ -375,14 +425,63 @@ mod tests {
         let find =
             |table: &Table, path: &str| table.find(80, "localhost", path).map(|route| route.task.to_string());
         // What was behind it is served now.
-        assert_eq!(find(&table, "/a/chat").as_deref(), Some("b/twin"));
+        assert_eq!(find(&table, "/a/chat").as_deref(), Some("a/twin"));
         assert_eq!(find(&table, "/new").as_deref(), Some("a/chat"));
         table.remove_task("a", "chat");
         assert_eq!(find(&table, "/new"), None);
-        table.set_gateway(gateway("b", "default"), None);
+        assert_eq!(table.set_gateway(gateway("a", "default"), None), Some(BTreeSet::from([80, 81])));
+        assert_eq!(table.set_gateway(gateway("a", "default"), None), None);
         assert_eq!(find(&table, "/a/chat"), None);
+        assert!(table.by_port.is_empty());
         table.remove_task("never", "there");
         assert!(!table.by_prefix.contains_key("/new"));
+    }
+
+    #[test]
+    fn namespaces_that_share_a_port_keep_to_their_own_paths() {
+        let mut table = table();
+        let find = |table: &Table, host: &str, path: &str| {
+            table.find(80, host, path).map(|route| route.task.to_string())
+        };
+        for route in [
+            task("b", "chat", json!({})),
+            task("b", "longer", json!({ "pathPrefix": "/a/chat/longer" })),
+            task("b", "closer", json!({ "pathPrefix": "/a", "hostnames": ["localhost"] })),
+            task("b", "wide", json!({ "pathPrefix": "/" })),
+        ] {
+            table.set_task(route);
+        }
+        // While b has no gateway on this port, all of a is served.
+        assert_eq!(find(&table, "root.example.com", "/x").as_deref(), Some("a/root"));
+        table.set_gateway(gateway("b", "default"), Some(vec![listener(80, "")]));
+        for (host, path, expected) in [
+            ("localhost", "/a/chat/longer", Some("a/chat")),
+            ("localhost", "/a/chat", Some("a/chat")),
+            ("localhost", "/b/chat", Some("b/chat")),
+            ("localhost", "/other", None),
+            ("root.example.com", "/x", None),
+            ("y.example.com", "/x/1", None),
+        ] {
+            assert_eq!(find(&table, host, path).as_deref(), expected, "{host} {path}");
+        }
+        // Hosts that only one of them listens for are that one's as a whole.
+        table.set_gateway(gateway("a", "default"), Some(vec![listener(80, "a.example.com")]));
+        table.set_gateway(gateway("b", "default"), Some(vec![listener(80, "b.example.com")]));
+        assert_eq!(find(&table, "b.example.com", "/a/chat/longer").as_deref(), Some("b/longer"));
+        assert_eq!(find(&table, "b.example.com", "/other").as_deref(), Some("b/wide"));
+        assert_eq!(find(&table, "a.example.com", "/a/chat/longer").as_deref(), Some("a/chat"));
+    }
+
+    #[test]
+    fn only_prefixes_that_a_task_can_have_are_looked_up() {
+        let slashes = "/".repeat(60_000);
+        assert_eq!(prefixes(&slashes).map(str::len).max(), Some(LONGEST_PREFIX));
+        let long = format!("/{}", "x".repeat(LONGEST_PREFIX - 1));
+        let mut table = table();
+        table.set_task(task("a", "long", json!({ "pathPrefix": long })));
+        let found =
+            table.find(80, "localhost", &format!("{long}{slashes}")).expect("the longest prefix is found");
+        assert_eq!(&*found.task.name, "long");
     }
 
     #[test]
@@ -441,8 +540,15 @@ mod tests {
             connect: Duration::from_secs(2),
             request: None,
             stream_idle: Some(Duration::from_secs(60)),
+            upload_idle: Some(Duration::from_secs(60)),
         };
         assert_eq!(route.limits, limits);
+        for (given, idle, upload) in [(json!("0s"), None, None), (json!(null), None, Some(UPLOAD_IDLE))] {
+            let mut object = object.clone();
+            object["spec"]["requestHandling"]["timeout"]["http"]["streamIdleTimeout"] = given;
+            let limits = read(&object).limits;
+            assert_eq!((limits.stream_idle, limits.upload_idle), (idle, upload));
+        }
         assert!(route.unsupported.unwrap().contains("MCP"));
         object["spec"]["routing"] = json!({ "routePolicy": "Oneshot" });
         assert_eq!(read(&object).unsupported, None);

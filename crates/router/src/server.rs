@@ -5,19 +5,20 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::proxy::{HEADER_LIMIT, Proxy};
+use crate::proxy::{Client, HEADER_LIMIT, Proxy};
+use crate::socket;
 
-/// How long a client may take to send the head of a request, and may be silent between two.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const MOST_STREAMS: u32 = 256;
 /// After running out of descriptors, connections get this time to close.
@@ -64,39 +65,59 @@ async fn accept(
     stop: CancellationToken,
     connections: TaskTracker,
 ) {
+    let (mut failing, mut full) = (false, false);
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let taking_in = async {
+            let slot = slot(&proxy.slots, &mut full, port).await;
+            (slot, listener.accept().await)
+        };
+        let (slot, accepted) = tokio::select! {
+            taken = taking_in => taken,
             () = stop.cancelled() => return,
         };
         match accepted {
             Ok((stream, client)) => {
-                let _ = stream.set_nodelay(true);
-                let serving = connection(stream, client, port, proxy.clone(), stop.clone());
-                connections.spawn(serving);
+                failing = false;
+                socket::prepare(&stream, socket::CLIENT_PATIENCE);
+                let cut = CancellationToken::new();
+                let client = Arc::new(Client { port, address: client.ip(), cut, slot: Arc::new(slot) });
+                connections.spawn(connection(stream, client, proxy.clone(), stop.clone()));
             }
             Err(error) => {
-                tracing::warn!(%error, port, "cannot take a connection in");
+                // It is tried many times a second, and said once.
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, port, "cannot take connections in");
+                }
                 tokio::time::sleep(BREATH).await;
             }
         }
     }
 }
 
-async fn connection(
-    stream: TcpStream,
-    client: SocketAddr,
-    port: u16,
-    proxy: Arc<Proxy>,
-    stop: CancellationToken,
-) {
-    let cut = proxy.cut.clone();
+/// A place for one more connection.
+async fn slot(slots: &Arc<Semaphore>, full: &mut bool, port: u16) -> OwnedSemaphorePermit {
+    if let Ok(slot) = slots.clone().try_acquire_owned() {
+        *full = false;
+        return slot;
+    }
+    if !std::mem::replace(full, true) {
+        tracing::warn!(port, "there are as many connections as there may be: new ones wait");
+    }
+    slots.clone().acquire_owned().await.expect("the semaphore is never closed")
+}
+
+async fn connection(stream: TcpStream, client: Arc<Client>, proxy: Arc<Proxy>, stop: CancellationToken) {
+    let (cut_all, head_timeout) = (proxy.cut.clone(), proxy.head_timeout);
+    let cut = client.cut.clone();
+    let asked = Arc::new(AtomicBool::new(false));
+    let asking = asked.clone();
     let service = service_fn(move |request| {
-        let proxy = proxy.clone();
-        async move { Ok::<_, Infallible>(proxy.answer(port, client.ip(), request).await) }
+        asking.store(true, Ordering::Relaxed);
+        let (proxy, client) = (proxy.clone(), client.clone());
+        async move { Ok::<_, Infallible>(proxy.answer(&client, request).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(2 * HEADER_LIMIT);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(2 * HEADER_LIMIT);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -105,7 +126,10 @@ async fn connection(
         .max_header_list_size(u32::try_from(2 * HEADER_LIMIT).unwrap_or(u32::MAX));
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    let mut stopping = false;
+    // The limit of the head begins when it is known which HTTP is spoken, which needs some bytes.
+    let first = tokio::time::sleep(head_timeout);
+    tokio::pin!(first);
+    let (mut stopping, mut begun) = (false, false);
     loop {
         tokio::select! {
             served = connection.as_mut() => {
@@ -118,7 +142,14 @@ async fn connection(
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = cut.cancelled() => return,
+            () = first.as_mut(), if !begun => {
+                if !asked.load(Ordering::Relaxed) {
+                    return;
+                }
+                begun = true;
+            }
+            () = cut.cancelled() => return tracing::debug!("a client does not take its response in time"),
+            () = cut_all.cancelled() => return,
         }
     }
 }

@@ -11,7 +11,7 @@ use gateway_api::httproutes::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::route::{GatewayId, HostPattern, Listener, Route};
+use crate::route::{GatewayId, HostPattern, Listener, Route, Table};
 
 /// API group of Gateways and HTTPRoutes.
 pub(crate) const GROUP: &str = "gateway.networking.k8s.io";
@@ -192,6 +192,8 @@ pub(crate) struct Known<'a> {
     /// The Gateways of ours that it names.
     pub(crate) gateways: &'a [(HttpRouteParentRefs, std::sync::Arc<Gateway>)],
     pub(crate) controller: &'a str,
+    /// Which listeners take requests in for it.
+    pub(crate) table: &'a Table,
 }
 
 /// The status of an HTTPRoute: ours for the Gateways of ours, and everybody else's as it was.
@@ -205,7 +207,7 @@ pub(crate) fn route(route: &HttpRoute, known: &Known<'_>, now: &Time) -> HttpRou
             before.iter().find(|old| old.controller_name == known.controller && old.parent_ref == parent_ref);
         let mut conditions = old.map(|old| old.conditions.clone()).unwrap_or_default();
         let generation = route.metadata.generation;
-        accepted(route, reference, gateway, known.task).put(ACCEPTED, generation, &mut conditions, now);
+        accepted(route, reference, gateway, known).put(ACCEPTED, generation, &mut conditions, now);
         Verdict::yes("ResolvedRefs", "instances are found by reservation").put(
             RESOLVED,
             generation,
@@ -222,12 +224,12 @@ fn accepted(
     route: &HttpRoute,
     reference: &HttpRouteParentRefs,
     gateway: &Gateway,
-    task: Option<&Route>,
+    known: &Known<'_>,
 ) -> Verdict {
     if gateway.metadata.namespace != route.metadata.namespace {
         return Verdict::no("NotAllowedByListeners", "a Task is served by gateways of its own namespace");
     }
-    let Some(task) = task else {
+    let Some(task) = known.task else {
         let message = "the built-in gateway serves Tasks: this HTTPRoute belongs to none";
         return Verdict::no("UnsupportedValue", message);
     };
@@ -241,10 +243,26 @@ fn accepted(
     if !named {
         return Verdict::no("NoMatchingParent", "the Gateway has no such listener");
     }
-    match gateway.spec.listeners.iter().any(|listener| attaches(route, reference, listener)) {
-        true => Verdict::yes("Accepted", "requests are routed to the Task"),
-        false => Verdict::no("NoMatchingListenerHostname", "no listener answers for any of its hostnames"),
+    let mut attached =
+        gateway.spec.listeners.iter().filter(|listener| attaches(route, reference, listener)).peekable();
+    let Some(first) = attached.peek().map(|listener| listener.port) else {
+        return Verdict::no("NoMatchingListenerHostname", "no listener answers for any of its hostnames");
+    };
+    if attached.any(|listener| admitted(listener, task, known.table)) {
+        return Verdict::yes("Accepted", "requests are routed to the Task");
     }
+    let namespace = &task.task.namespace;
+    let message = format!(
+        "Gateways of other namespaces listen on port {first} for the same hosts, so Tasks of this one are served \
+         below /{namespace}/ there: begin routing.pathPrefix with that, or leave it out; or give the listener a \
+         hostname, or a port, that only this namespace uses"
+    );
+    Verdict::no("NotAllowedByListeners", message)
+}
+
+/// Whether a listener takes requests in for a Task, whoever else uses its port.
+pub(crate) fn admitted(listener: &GatewayListeners, task: &Route, table: &Table) -> bool {
+    routed(listener).is_some_and(|listener| table.admits(&listener, task))
 }
 
 /// A reference as a status repeats it.
@@ -262,4 +280,55 @@ fn said(reference: &HttpRouteParentRefs) -> HttpRouteStatusParentsParentRef {
 /// Puts the condition of a class that is ours.
 pub(crate) fn class(conditions: &mut Vec<Condition>, generation: Option<i64>, now: &Time) {
     Verdict::yes("Accepted", "Gateways of this class are served").put(ACCEPTED, generation, conditions, now);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_task_outside_of_its_namespaces_paths_is_told_so_on_a_shared_port() {
+        let metadata = json!({ "namespace": "b", "name": "chat", "uid": "1" });
+        let task = Route::read(
+            &serde_json::from_value(json!({
+                "apiVersion": "agentcube.io/v1alpha1", "kind": "Task", "metadata": metadata,
+                "spec": { "deployment": { "type": "sandbox", "sandboxTemplate": {} },
+                    "routing": { "routePolicy": "Oneshot", "pathPrefix": "/a/chat" } },
+            }))
+            .unwrap(),
+        )
+        .unwrap();
+        let of_task: HttpRoute = serde_json::from_value(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": metadata,
+            "spec": { "parentRefs": [{ "name": "default" }] },
+        }))
+        .unwrap();
+        let gateway: Gateway = serde_json::from_value(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": { "namespace": "b", "name": "default" },
+            "spec": { "gatewayClassName": "agentcube",
+                "listeners": [{ "name": "http", "port": 80, "protocol": "HTTP" }] },
+        }))
+        .unwrap();
+        let reference = of_task.spec.parent_refs.as_ref().unwrap()[0].clone();
+        let gateways = [(reference, std::sync::Arc::new(gateway))];
+        let said = |table: &Table| {
+            let known = Known { task: Some(&task), gateways: &gateways, controller: "us", table };
+            let now = Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+            let status = route(&of_task, &known, &now);
+            let accepted = status.parents[0].conditions.iter().find(|it| it.type_ == ACCEPTED).unwrap();
+            (accepted.reason.clone(), accepted.message.clone())
+        };
+        let mut table = Table::default();
+        let id = |namespace: &str| GatewayId { namespace: namespace.into(), name: "default".into() };
+        let any = || Some(vec![Listener { port: 80, host: HostPattern::Any }]);
+        table.set_gateway(id("b"), any());
+        assert_eq!(said(&table).0, "Accepted");
+        table.set_gateway(id("a"), any());
+        let (reason, message) = said(&table);
+        assert_eq!(reason, "NotAllowedByListeners");
+        assert!(message.contains("/b/") && message.contains("port 80"), "{message}");
+    }
 }

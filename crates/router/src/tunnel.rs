@@ -15,6 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::watch::silent_for;
+
 /// Copies between client and instance until both have ended, nothing is said for too long, or the gateway stops.
 pub(crate) async fn run(
     client: OnUpgrade,
@@ -36,20 +38,9 @@ pub(crate) async fn run(
                 tracing::debug!(%error, "an upgraded connection broke");
             }
         }
-        () = silent_for(silence, &last) => tracing::debug!("an upgraded connection was silent for too long"),
+        _ = silent_for(silence, &last) => tracing::debug!("an upgraded connection was silent for too long"),
         () = in_use.revoked() => tracing::debug!("an upgraded connection may be served no more"),
         () = stop.cancelled() => {}
-    }
-}
-
-async fn silent_for(limit: Option<Duration>, last: &Mutex<Instant>) {
-    let Some(limit) = limit else { return std::future::pending().await };
-    loop {
-        let until = *last.lock() + limit;
-        if Instant::now() >= until {
-            return;
-        }
-        tokio::time::sleep_until(until).await;
     }
 }
 

@@ -13,6 +13,9 @@ const SHOWN: [&str; 4] = ["/usr", "/bin", "/sbin", "/opt"];
 /// Where programs are looked for, whatever PATH says.
 const USUAL: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 
+/// Where programs of Pods are looked for if nothing says otherwise.
+const IN_PODS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
 /// Where things are on this machine.
 pub(super) struct Machine<'a> {
     /// Namespace of the operator.
@@ -42,11 +45,16 @@ pub(super) fn config(machine: &Machine<'_>) -> Config {
     }
 }
 
-/// The runtimes whose interpreter is here, whatever version it has.
+/// The runtimes whose interpreter is here, whatever version it has. Its name stays as it is: a Task that brings an image
+/// of its own has it elsewhere.
 fn runtimes(machine: &Machine<'_>, offered: BTreeMap<String, Runtime>) -> BTreeMap<String, Runtime> {
     let here = offered.into_iter().filter_map(|(name, mut runtime)| {
-        let program = runtime.command.first_mut()?;
-        *program = find(machine, program)?.to_str()?.to_owned();
+        let program = runtime.command.first()?;
+        let found = find(machine, program)?;
+        if usual(machine, program).as_ref() != Some(&found) {
+            let path = format!("{}:{}", found.parent()?.to_str()?, IN_PODS.join(":"));
+            runtime.env.entry("PATH".into()).or_insert(path);
+        }
         runtime.image = HOST.into();
         Some((name, runtime))
     });
@@ -55,14 +63,29 @@ fn runtimes(machine: &Machine<'_>, offered: BTreeMap<String, Runtime>) -> BTreeM
 
 /// A program that Pods of the image `host` can run.
 fn find(machine: &Machine<'_>, program: &str) -> Option<PathBuf> {
+    let places = machine.path.iter().map(PathBuf::as_path).chain(USUAL.iter().map(Path::new));
+    first(machine, program, places)
+}
+
+/// The program that such a Pod runs if it is told the name only.
+fn usual(machine: &Machine<'_>, program: &str) -> Option<PathBuf> {
+    first(machine, program, IN_PODS.iter().map(Path::new))
+}
+
+fn first<'a>(
+    machine: &Machine<'_>,
+    program: &str,
+    mut places: impl Iterator<Item = &'a Path>,
+) -> Option<PathBuf> {
     let visible = |path: &Path| {
-        let shown = SHOWN.iter().map(Path::new).chain(machine.host_directories.iter().map(PathBuf::as_path));
-        shown.into_iter().any(|directory| path.starts_with(directory))
+        let mut shown =
+            SHOWN.iter().map(Path::new).chain(machine.host_directories.iter().map(PathBuf::as_path));
+        shown.any(|directory| path.starts_with(directory))
     };
-    let places = machine.path.iter().cloned().chain(USUAL.iter().map(PathBuf::from));
-    places.map(|place| place.join(program)).find(|path| {
-        let real = path.canonicalize();
-        visible(path) && real.is_ok_and(|real| real.is_file() && visible(&real))
+    places.find_map(|place| {
+        let path = place.join(program);
+        let real = path.canonicalize().ok()?;
+        (visible(&path) && real.is_file() && visible(&real)).then_some(path)
     })
 }
 
@@ -108,6 +131,20 @@ mod tests {
         assert_eq!(find(&machine, "interpreter"), Some(seen.join("interpreter")));
         assert_eq!(find(&machine, "elsewhere"), None);
         assert_eq!(find(&machine, "nothing-of-this-name"), None);
+
+        // By name, since the images of Tasks have it elsewhere.
+        let runtime = |program: &str| Runtime {
+            image: "python:3".into(),
+            command: vec![program.into(), "{entrypoint}".into()],
+            env: BTreeMap::new(),
+            installer: None,
+        };
+        let offered = ["interpreter", "sh", "missing-here"].map(|name| (name.to_owned(), runtime(name)));
+        let runtimes = runtimes(&machine, offered.into());
+        assert_eq!(runtimes.keys().collect::<Vec<_>>(), ["interpreter", "sh"]);
+        assert!(runtimes.iter().all(|(name, it)| it.command[0] == *name && it.image == HOST));
+        assert_eq!(runtimes["sh"].env, BTreeMap::new());
+        assert!(runtimes["interpreter"].env["PATH"].starts_with(&format!("{}:/usr/", seen.display())));
     }
 
     #[test]

@@ -50,6 +50,11 @@ fn a_life_in_the_background() {
     // Found without being told where, and it knows our own kinds.
     home.run(&["apply", "-f", "config.yaml"]).well();
     assert!(home.run(&["get", "crds", "-o", "name"]).well().contains("tasks.agentcube.io"));
+    home.run(&["sessions"]).well();
+    for args in [&["sessions", "nobody"][..], &["sessions", "nobody", "-A"]] {
+        let told = home.run(args).fails(3);
+        assert!(told.contains("nobody") && told.lines().count() == 1, "{told}");
+    }
     let text = home.run(&["status"]).well();
     assert!(text.contains("ready for") && text.contains(address), "{text}");
 

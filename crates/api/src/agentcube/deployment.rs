@@ -157,6 +157,8 @@ pub struct RootfsSpec {
 #[schemars(extend("x-kubernetes-validations" = cel::rules(&[
     ("[has(self.zipUrl), has(self.inline), has(self.configMap), has(self.pvc)].filter(x, x).size() == 1",
      "exactly one of zipUrl, inline, configMap and pvc must be set"),
+    ("!has(self.zipUrl) || self.zipUrl.startsWith('https://') || has(self.sha256)",
+     "zipUrl must begin with https:// unless sha256 is set: on the way of plain http anybody can change the code"),
 ])))]
 pub struct CodeBundleSpec {
     /// Address of a zip archive.

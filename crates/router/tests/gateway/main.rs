@@ -1,6 +1,8 @@
 //! The built-in gateway: requests to real HTTP servers through it, and what it says of the objects that it serves.
 
 #[cfg(test)]
+mod clients;
+#[cfg(test)]
 mod objects;
 #[cfg(test)]
 mod requests;

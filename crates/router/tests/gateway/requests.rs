@@ -84,7 +84,7 @@ async fn refusals_say_what_to_do() {
     world.instances.forget("unready");
     let (status, code, message) = says(world.get("/default/unready", &[]).await);
     assert_eq!((status, code.as_str()), (503, "TaskNotReady"));
-    assert!(message.contains("its instances do not start"), "{message}");
+    assert!(message.contains("describe task") && !message.contains("do not start"), "{message}");
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let spec = json!({ "routing": oneshot["routing"],
         "requestHandling": { "timeout": { "tcp": { "connectTimeout": "50ms" } } } });

@@ -27,6 +27,7 @@ use kube::{Client, CustomResourceExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Hands out instances: always the same for one key, in turn without one.
@@ -38,6 +39,26 @@ pub(crate) struct Instances {
     pub(crate) asked: Mutex<Vec<Wanted>>,
     /// Who is told to wait for ever.
     pub(crate) stuck: Mutex<bool>,
+    /// Whether all have to wait, until they have not.
+    pub(crate) hold: watch::Sender<bool>,
+    /// How many wait now.
+    pub(crate) waiting: watch::Sender<usize>,
+}
+
+/// Counts a request that waits, until it is dropped.
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Waiting<'a> {
+    fn begin(count: &'a watch::Sender<usize>) -> Waiting<'a> {
+        count.send_modify(|count| *count += 1);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 impl Instances {
@@ -81,9 +102,19 @@ pub(crate) fn in_use() -> InUse {
 impl InstanceProvider for Instances {
     fn reserve_instance(&self, request: Wanted) -> BoxFuture<'_, Result<Reserved, ReserveError>> {
         if *self.stuck.lock() {
-            return Box::pin(std::future::pending());
+            return Box::pin(async {
+                let _waiting = Waiting::begin(&self.waiting);
+                std::future::pending().await
+            });
         }
-        Box::pin(std::future::ready(self.reserve(&request)))
+        if !*self.hold.borrow() {
+            return Box::pin(std::future::ready(self.reserve(&request)));
+        }
+        Box::pin(async move {
+            let _waiting = Waiting::begin(&self.waiting);
+            let _ = self.hold.subscribe().wait_for(|hold| !hold).await;
+            self.reserve(&request)
+        })
     }
 
     fn instance_statistics(&self, _: &TaskId, _: &SpecId) -> InstanceStatistics {
@@ -103,13 +134,18 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> World {
+        World::with(Options::default()).await
+    }
+
+    /// With a gateway as these options say; where it listens is chosen here.
+    pub(crate) async fn with(options: Options) -> World {
         let server = Server::builder().memory().embed().await.expect("a server in memory starts");
         let client = Client::new(server.front(), "default");
         install(&client).await;
         let instances = Arc::new(Instances::default());
         let bound = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = bound.local_addr().unwrap().port();
-        let options = Options { bound: vec![bound], ..Options::default() };
+        let options = Options { bound: vec![bound], ..options };
         let shutdown = CancellationToken::new();
         let gateway = Gateway::new(client.clone(), instances.clone(), Arc::new(Tcp), options);
         let running = tokio::spawn(gateway.run(shutdown.clone()));

@@ -1,6 +1,7 @@
 //! Tasks on the whole platform, as a process of its own: the user stories of the design deployed from the examples and
 //! talked to through the gateway; its six end-to-end cases; and what clients do wrong.
 
+mod bundles;
 mod cases;
 mod endings;
 mod examples;
@@ -49,6 +50,7 @@ async fn run(options: &Options, report: &mut Report) {
         "story 2: code of strangers" => examples::untrusted,
         "story 2: an interpreter for each session" => examples::interpreter,
         "story 3: code without an image" => examples::code_bundle,
+        "story 3: a code bundle of another digest says so" => bundles::wrong_digest,
         "story 5: a proxy that routes a second time by token" => examples::function_proxy,
         "the agent of the demonstration" => examples::hello,
         "case 1: Oneshot requests are spread" => cases::oneshot_spread,

@@ -1,0 +1,167 @@
+//! The body of a request, from the client to the instance: read ahead a little while there is no instance yet, then
+//! passed on frame by frame. Each byte tells the reservation that its session is active.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use agentcube_instance::reserve::InUse;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+use crate::body::Error;
+
+/// How much is read before there is an instance, in bytes.
+const READ_AHEAD: usize = 64 << 10;
+/// What a frame counts for beside its bytes.
+const FRAME: usize = 64;
+
+/// A body whose request waits for an instance.
+pub(crate) struct Received {
+    inner: Incoming,
+    early: VecDeque<Frame<Bytes>>,
+    size: usize,
+    ended: bool,
+}
+
+impl Received {
+    pub(crate) fn new(inner: Incoming) -> Received {
+        let ended = inner.is_end_stream();
+        Received { inner, early: VecDeque::new(), size: 0, ended }
+    }
+
+    /// Comes back only if the body breaks off, as when the client leaves. That shows by reading alone, so some is read
+    /// while this is polled.
+    pub(crate) async fn broken(&mut self) -> hyper::Error {
+        while !self.ended && self.size < READ_AHEAD {
+            match self.inner.frame().await {
+                Some(Ok(frame)) => {
+                    self.size += FRAME + frame.data_ref().map_or(0, Bytes::len);
+                    self.early.push_back(frame);
+                    self.ended = self.inner.is_end_stream();
+                }
+                Some(Err(error)) => return error,
+                None => self.ended = true,
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// How far a request has come.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    ended: OnceLock<Instant>,
+    stalled: OnceLock<Duration>,
+}
+
+impl Progress {
+    /// When it had been received as a whole.
+    pub(crate) fn ended(&self) -> Option<Instant> {
+        self.ended.get().copied()
+    }
+
+    /// The limit that its client has overstepped by sending nothing.
+    pub(crate) fn stalled(&self) -> Option<Duration> {
+        self.stalled.get().copied()
+    }
+}
+
+/// The body of a request that goes to an instance.
+pub(crate) struct Sent {
+    /// What was read before there was an instance.
+    early: VecDeque<Frame<Bytes>>,
+    /// None if it has ended already, or is sent again, which is done without a body only.
+    inner: Option<Incoming>,
+    in_use: Arc<InUse>,
+    progress: Arc<Progress>,
+    limit: Option<Duration>,
+    /// Runs only while the client is waited for: the instance may take its time.
+    waiting: Option<Pin<Box<Sleep>>>,
+    /// Dropped with the body, which tells whoever waits.
+    _over: Option<oneshot::Sender<()>>,
+}
+
+impl Sent {
+    pub(crate) fn new(
+        received: Received,
+        in_use: Arc<InUse>,
+        progress: Arc<Progress>,
+        limit: Option<Duration>,
+    ) -> (Sent, oneshot::Receiver<()>) {
+        let (sender, over) = oneshot::channel();
+        if received.ended {
+            let _ = progress.ended.set(Instant::now());
+        }
+        let inner = (!received.ended).then_some(received.inner);
+        let early = received.early;
+        (Sent { early, inner, in_use, progress, limit, waiting: None, _over: Some(sender) }, over)
+    }
+
+    pub(crate) fn empty(in_use: Arc<InUse>) -> Sent {
+        let (early, progress) = (VecDeque::new(), Arc::default());
+        Sent { early, inner: None, in_use, progress, limit: None, waiting: None, _over: None }
+    }
+
+    /// Waits for the client no longer than it may take.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+        let Some(limit) = self.limit else { return Poll::Pending };
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        ready!(waiting.poll_unpin(cx));
+        let _ = self.progress.stalled.set(limit);
+        Poll::Ready(Error::Stalled(limit))
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        let _ = self.progress.ended.set(Instant::now());
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        if let Some(frame) = self.early.pop_front() {
+            self.in_use.active();
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
+        let Poll::Ready(frame) = Pin::new(inner).poll_frame(cx) else {
+            return self.poll_stalled(cx).map(|error| Some(Err(error)));
+        };
+        self.waiting = None;
+        match &frame {
+            Some(Ok(_)) => self.in_use.active(),
+            Some(Err(_)) | None => drop(self.progress.ended.set(Instant::now())),
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Error::from)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.early.is_empty() && self.inner.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let early: usize = self.early.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
+        let early = early as u64;
+        let rest = self.inner.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint);
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(early));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(early));
+        }
+        hint
+    }
+}

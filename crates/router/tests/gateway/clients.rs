@@ -1,0 +1,161 @@
+//! Clients that do not do their part: they stop reading, stop sending, leave, or never say anything.
+
+use std::time::Duration;
+
+use agentcube_router::Options;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http::{Request, Response};
+use http_body_util::StreamBody;
+use hyper::body::{Frame, Incoming};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use crate::world::{World, echo, serve};
+
+/// Long enough for anything that happens at all.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn oneshot(http: Value) -> Value {
+    json!({ "routing": { "gatewayRefs": ["default"], "routePolicy": "Oneshot" },
+        "requestHandling": { "timeout": { "http": http } } })
+}
+
+/// All that comes until the other side closes, as text.
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    // A reset is an end as well.
+    let _ = tokio::time::timeout(LIMIT, stream.read_to_end(&mut bytes)).await.expect("it is closed");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[tokio::test]
+async fn who_stops_reading_cannot_hold_an_instance_beyond_its_limits() {
+    let world = World::new().await;
+    for (name, limits) in
+        [("late", json!({ "request": "100ms" })), ("silent", json!({ "streamIdleTimeout": "100ms" }))]
+    {
+        let (held, mut gone) = mpsc::channel::<()>(1);
+        // Says something for as long as somebody listens.
+        let endless = serve(move |_request: Request<Incoming>| {
+            let held = held.clone();
+            let frames = futures_util::stream::repeat_with(move || {
+                let _held = &held;
+                Ok::<_, std::io::Error>(Frame::data(Bytes::from(vec![b'x'; 64 << 10])))
+            });
+            async move { Response::new(StreamBody::new(frames.boxed())) }
+        })
+        .await;
+        world.task(name, oneshot(limits), &[endless]).await;
+        let mut stream = world.connect().await;
+        let request = format!("GET /default/{name} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.readable().await.unwrap();
+        // The server itself holds one until the test ends: the response has to be gone, not the server.
+        let closed = async {
+            while gone.sender_strong_count() > 1 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, closed).await.expect("the instance is told that nobody listens");
+        gone.close();
+        assert!(rest(&mut stream).await.starts_with("HTTP/1.1 200"));
+    }
+}
+
+#[tokio::test]
+async fn who_stops_in_the_middle_of_a_request_is_told() {
+    let world = World::new().await;
+    world.task("echo", oneshot(json!({ "streamIdleTimeout": "100ms" })), &[echo("one").await]).await;
+    let mut stream = world.connect().await;
+    let half =
+        "POST /default/echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n";
+    stream.write_all(half.as_bytes()).await.unwrap();
+    let answer = rest(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(answer.contains("\"RequestStalled\""), "{answer}");
+    // One that goes on in time is served.
+    let mut stream = world.connect().await;
+    stream.write_all(half.as_bytes()).await.unwrap();
+    stream.write_all(b"4\r\nrest\r\n0\r\n\r\n").await.unwrap();
+    let mut answer = [0; 15];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200 OK");
+}
+
+#[tokio::test]
+async fn who_leaves_while_an_instance_is_waited_for_waits_no_more() {
+    let world = World::new().await;
+    world.task("stuck", oneshot(json!({})), &[]).await;
+    *world.instances.stuck.lock() = true;
+    let mut waiting = world.instances.waiting.subscribe();
+    let chunked =
+        "POST /default/stuck HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n";
+    let long = "POST /default/stuck HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\nhalf";
+    let none = "GET /default/stuck HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    for request in [chunked, long, none] {
+        let mut stream = world.connect().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        tokio::time::timeout(LIMIT, waiting.wait_for(|count| *count == 1)).await.expect("it waits").unwrap();
+        drop(stream);
+        tokio::time::timeout(LIMIT, waiting.wait_for(|count| *count == 0))
+            .await
+            .expect("it is gone")
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_was_read_ahead_arrives_whole_and_in_order() {
+    let world = World::new().await;
+    world.task("late", oneshot(json!({})), &[echo("one").await]).await;
+    world.instances.hold.send_replace(true);
+    let body: String = (0..40_000).map(|n| format!("{n} ")).collect();
+    let request = Request::post("/default/late").header("host", "localhost");
+    let asking = world.ask(request, &body);
+    let freeing = async {
+        let mut waiting = world.instances.waiting.subscribe();
+        waiting.wait_for(|count| *count == 1).await.unwrap();
+        world.instances.hold.send_replace(false);
+    };
+    let ((_, answer), ()) = tokio::join!(asking, freeing);
+    assert_eq!(answer["body"].as_str(), Some(&*body));
+    assert_eq!(answer["headers"]["content-length"], body.len().to_string());
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_not_kept() {
+    let options = Options { head_timeout: Duration::from_millis(100), ..Options::default() };
+    let world = World::with(options).await;
+    world.task("echo", oneshot(json!({})), &[echo("one").await]).await;
+    // Nothing at all; what may become HTTP/2; half a head.
+    for begin in ["", "PR", "GET /default/echo HTT"] {
+        let mut stream = world.connect().await;
+        stream.write_all(begin.as_bytes()).await.unwrap();
+        assert!(!rest(&mut stream).await.contains("200 OK"), "{begin:?}");
+    }
+}
+
+#[tokio::test]
+async fn beyond_the_limit_connections_wait() {
+    let world = World::with(Options { connections: 1, ..Options::default() }).await;
+    world.task("echo", oneshot(json!({})), &[echo("one").await]).await;
+    let request = b"GET /default/echo HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut first = world.connect().await;
+    first.write_all(request).await.unwrap();
+    first.readable().await.unwrap();
+    let mut second = world.connect().await;
+    second.write_all(request).await.unwrap();
+    // The first is served again meanwhile, so there was time for the second.
+    let mut some = [0; 4096];
+    for _ in 0..10 {
+        assert!(first.read(&mut some).await.unwrap() > 0);
+        first.write_all(request).await.unwrap();
+    }
+    assert!(second.try_read(&mut some).is_err(), "it is not taken in");
+    drop(first);
+    tokio::time::timeout(LIMIT, second.readable()).await.expect("its turn comes").unwrap();
+    assert!(second.read(&mut some).await.unwrap() > 0);
+}
