@@ -74,7 +74,7 @@ pub(crate) async fn wrong_digest(world: &World) -> Result<()> {
     };
     let tasks = watch::until(&world.http, TASKS, "the digest is told", LIMIT, told).await?;
     let (reason, message) = spec_ready(&tasks["fetched"]).context("it was told")?;
-    expect(reason == "Preparing", "the reason is told", &(reason, message))?;
+    expect(reason == "BundleBroken", "the reason is told", &(reason, message))?;
     let whole = message.contains("the code cannot be prepared: container fetch") && message.contains(&wrong);
     expect(whole, "what failed and the last lines of its log are told", &message)?;
     let found = message.split("has the SHA-256 ").nth(1).and_then(|rest| rest.get(..64));
