@@ -155,12 +155,18 @@ impl Shared {
             match change.new.as_deref().and_then(TaskView::read) {
                 Some(view) => {
                     let (key, rules) = (PoolKey::of(&view.id), view.rules(&self.timing));
+                    let before = self.tasks.by_uid(&uid).is_some_and(|view| view.spec.is_some());
+                    let first = view.spec.is_some() && !before;
                     self.tasks.put(view);
                     self.pools.set_rules(&key, Some(rules));
+                    if first {
+                        self.tasks.prepared.notify_waiters();
+                    }
                 }
                 None => {
                     if let Some(view) = self.tasks.by_uid(&uid) {
                         self.tasks.remove(&uid);
+                        self.tasks.prepared.notify_waiters();
                         self.signer.forget(&uid);
                         self.pools.set_rules(&PoolKey::of(&view.id), None);
                         self.bindings.all_changed();

@@ -1,6 +1,7 @@
 //! Requests of sessions: from memory where the session is bound, else through a binding, for as long as the Task allows.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Shared;
 use super::bind::Why;
@@ -11,6 +12,9 @@ use super::tasks::TaskView;
 use super::waiting::PoolKey;
 use crate::identity::SessionKey;
 use crate::provider::{Path, Request, ReserveError, Reserved};
+
+/// How long a request waits for the first revision of its Task, at most.
+const UNPREPARED: Duration = Duration::from_secs(2);
 
 impl Shared {
     /// An instance for a request, counted.
@@ -43,13 +47,35 @@ impl Shared {
             return Err(ReserveError::OutOfTouch);
         }
         match &request.key {
-            Some(key) if view.by_session => self.reserve_session(&view, key, &request).await,
+            Some(key) if view.by_session => self.reserve_session(view, key, &request).await,
             // An instance that no session has may be given to one by any router, at any time.
             None if view.by_session => {
                 Err(ReserveError::NotReady("the request has no session key, and this Task needs one".into()))
             }
-            _ if view.spec.is_none() => Err(not_ready(&view)),
+            _ if view.spec.is_none() => {
+                let view = self.prepared(&view).await?;
+                self.reserve_oneshot(&view, &request).await
+            }
             _ => self.reserve_oneshot(&view, &request).await,
+        }
+    }
+
+    /// The Task with its current revision. A client may have been told that the Task is ready a moment before this router
+    /// hears of it, so the revision is waited for a little.
+    async fn prepared(&self, view: &TaskView) -> Result<Arc<TaskView>, ReserveError> {
+        let late = tokio::time::sleep(UNPREPARED.min(view.reserve_timeout));
+        tokio::pin!(late);
+        loop {
+            let changed = self.tasks.prepared.notified();
+            let view = self.tasks.get(&view.id).ok_or(ReserveError::NoSuchTask)?;
+            if view.spec.is_some() {
+                return Ok(view);
+            }
+            tokio::select! {
+                () = changed => {}
+                () = &mut late => return Err(not_ready(&view)),
+                () = self.stopping.cancelled() => return Err(ReserveError::ShuttingDown),
+            }
         }
     }
 
@@ -71,7 +97,7 @@ impl Shared {
 
     async fn reserve_session(
         self: &Arc<Self>,
-        view: &TaskView,
+        mut view: Arc<TaskView>,
         key: &SessionKey,
         request: &Request,
     ) -> Result<Reserved, ReserveError> {
@@ -81,11 +107,11 @@ impl Shared {
         let mut path = Path::Reused;
         let mut reason = "it was not tried".to_owned();
         loop {
-            if let Some(reserved) = self.lookup(view, &id, key, path) {
+            if let Some(reserved) = self.lookup(&view, &id, key, path) {
                 return Ok(reserved);
             }
             if view.spec.is_none() {
-                return Err(not_ready(view));
+                view = self.prepared(&view).await?;
             }
             if !self.contact.is_good() {
                 return Err(ReserveError::OutOfTouch);

@@ -12,6 +12,7 @@ use agentcube_api::duration::GoDuration;
 use k8s_openapi::api::core::v1::PodTemplate;
 use kube::ResourceExt;
 use parking_lot::RwLock;
+use tokio::sync::Notify;
 
 use agentcube_operator::cache::Cache;
 
@@ -108,11 +109,13 @@ pub(super) struct Tasks {
     views: RwLock<HashMap<Arc<str>, Arc<TaskView>>>,
     pub(super) tasks: Cache<Task>,
     pub(super) revisions: Cache<PodTemplate>,
+    /// Tells those who wait that a Task has got its first revision, or is gone.
+    pub(super) prepared: Notify,
 }
 
 impl Tasks {
     pub(super) fn new(tasks: Cache<Task>, revisions: Cache<PodTemplate>) -> Tasks {
-        Tasks { views: RwLock::default(), tasks, revisions }
+        Tasks { views: RwLock::default(), tasks, revisions, prepared: Notify::new() }
     }
 
     pub(super) fn get(&self, task: &TaskId) -> Option<Arc<TaskView>> {

@@ -40,6 +40,36 @@ async fn an_idle_instance_is_bound_in_two_writes_and_then_found_without_a_call()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_revision_is_waited_for_a_little() {
+    let world = World::new().await;
+    let task = world.new_task("agent", json!({})).await;
+    let oneshot = world
+        .new_task(
+            "other",
+            json!({ "routing": { "routePolicy": "Oneshot", "sessionIdentifier": null },
+ "scaling": { "instanceLifecycle": { "reusePolicy": "Always" } } }),
+        )
+        .await;
+    let router = world.router("a").await;
+    let never = router.reserve(&task, "user-1").await;
+    assert!(
+        matches!(&never, Err(ReserveError::NotReady(why)) if why.contains("first revision")),
+        "{never:?}"
+    );
+
+    let later = async {
+        tokio::task::yield_now().await;
+        world.revision(&task, "agent-1").await;
+        world.revision(&oneshot, "other-1").await;
+    };
+    let both =
+        async { tokio::join!(router.reserve(&task, "user-1"), router.reserve_for(&oneshot, None, None)) };
+    let ((session, request), ()) = tokio::join!(both, later);
+    assert_eq!(session.unwrap().path, Path::Waited);
+    assert_eq!(request.unwrap().path, Path::Waited);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cold_start_gives_every_key_an_instance_of_its_own() {
     let world = World::new().await;
     let task = world.task("agent", json!({})).await;

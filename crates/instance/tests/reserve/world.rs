@@ -94,6 +94,13 @@ impl World {
     /// A Task as the control plane leaves it: with a specID and a revision. `spec` is merged into a session Task that
     /// starts instances on demand.
     pub(crate) async fn task(&self, name: &str, spec: Value) -> TaskId {
+        let id = self.new_task(name, spec).await;
+        self.revision(&id, &format!("{name}-1")).await;
+        id
+    }
+
+    /// The same before the control plane has seen it.
+    pub(crate) async fn new_task(&self, name: &str, spec: Value) -> TaskId {
         let mut task = json!({
             "apiVersion": "agentcube.io/v1alpha1", "kind": "Task", "metadata": { "name": name },
             "spec": {
@@ -107,13 +114,7 @@ impl World {
         let task: Task = serde_json::from_value(task).unwrap();
         let api: Api<Task> = Api::namespaced(self.client.clone(), NAMESPACE);
         let task = api.create(&PostParams::default(), &task).await.unwrap();
-        let id = TaskId {
-            namespace: NAMESPACE.into(),
-            name: name.into(),
-            uid: task.uid().unwrap().as_str().into(),
-        };
-        self.revision(&id, &format!("{name}-1")).await;
-        id
+        TaskId { namespace: NAMESPACE.into(), name: name.into(), uid: task.uid().unwrap().as_str().into() }
     }
 
     /// Makes a revision, and makes it the current one.

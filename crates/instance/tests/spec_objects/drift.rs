@@ -8,25 +8,16 @@ use agentcube_instance::spec::{Config, Providers};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::PodTemplate;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::node::v1::RuntimeClass;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::client::Body;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::world::{World, agent, bundle_task, by_session, first, pod_task, set_status};
+use crate::world::{World, agent, bundle_task, first, pod_task, set_status};
 
 /// A Task whose instances are closed off, and its revision.
 async fn closed(world: &World) -> Task {
-    let class = json!({ "metadata": { "name": "kata-qemu" }, "handler": "kata" });
-    let class = serde_json::from_value(class).unwrap();
-    Api::<RuntimeClass>::all(world.client.clone()).create(&PostParams::default(), &class).await.unwrap();
-    let task = world
-        .task(json!({
-            "deployment": { "type": "sandbox", "sandboxTemplate": { "rootfs": { "image": "box:1" } } },
-            "routing": by_session(),
-        }))
-        .await;
+    let task = world.closed_task().await;
     assert_eq!(world.initialize(&task, false).await.unwrap(), []);
     task
 }

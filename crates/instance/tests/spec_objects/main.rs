@@ -200,15 +200,7 @@ async fn a_sandbox_is_closed_off_as_long_as_it_lives() {
         config.gateway_peers = vec![serde_json::from_value(peer).unwrap()];
     })
     .await;
-    let class = json!({ "metadata": { "name": "kata-qemu" }, "handler": "kata" });
-    let class = serde_json::from_value(class).unwrap();
-    Api::<RuntimeClass>::all(world.client.clone()).create(&PostParams::default(), &class).await.unwrap();
-    let task = world
-        .task(json!({
-            "deployment": { "type": "sandbox", "sandboxTemplate": { "rootfs": { "image": "box:1" } } },
-            "routing": by_session(),
-        }))
-        .await;
+    let task = world.closed_task().await;
     world.initialize(&task, false).await.unwrap();
     let api: Api<NetworkPolicy> = world.api();
     let policy = serde_json::to_value(api.get("agent-1").await.unwrap().spec.unwrap()).unwrap();

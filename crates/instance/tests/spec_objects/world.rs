@@ -9,6 +9,7 @@ use agentcube_instance::provider::{InstanceSpecProvider, Repaired, SpecError, Sp
 use agentcube_instance::spec::{Config, Providers};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
@@ -63,6 +64,18 @@ impl World {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         Api::namespaced(self.client.clone(), "default")
+    }
+
+    /// A Task whose instances are closed off, and the class of runtime that they need.
+    pub(crate) async fn closed_task(&self) -> Task {
+        let class = json!({ "metadata": { "name": "kata-qemu" }, "handler": "kata" });
+        let class = serde_json::from_value(class).unwrap();
+        Api::<RuntimeClass>::all(self.client.clone()).create(&PostParams::default(), &class).await.unwrap();
+        self.task(json!({
+            "deployment": { "type": "sandbox", "sandboxTemplate": { "rootfs": { "image": "box:1" } } },
+            "routing": by_session(),
+        }))
+        .await
     }
 
     pub(crate) async fn task(&self, spec: Value) -> Task {
