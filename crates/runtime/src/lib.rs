@@ -7,6 +7,7 @@ pub mod capabilities;
 pub mod cgroup;
 pub mod host;
 pub mod image;
+pub mod memory;
 pub mod native;
 pub mod netns;
 pub mod oci;

@@ -32,6 +32,12 @@ use running::{Lock, Phase, Place, Record};
 /// How long parts may take to stop before the process ends without them.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
+/// After that long what a start needed is free again.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// How often free memory is given back.
+const MEMORY_PERIOD: Duration = Duration::from_secs(300);
+
 #[derive(Args)]
 #[command(after_help = "Examples:
   agentcube up                      # in the foreground; Ctrl-C stops it
@@ -146,6 +152,7 @@ async fn serve(
     if arguments.background {
         detach::let_go()?;
     }
+    tokio::spawn(give_memory_back());
     let failed = tokio::select! {
         () = signals.stop() => false,
         () = cluster.failed() => true,
@@ -167,6 +174,16 @@ async fn serve(
         bail!("the process that runs Pods has ended, and with it all Pods; start `agentcube up` again");
     }
     Ok(Outcome::Done)
+}
+
+/// What a start, or a burst later on, took and does not need any more.
+async fn give_memory_back() {
+    let mut due = tokio::time::interval_at((Instant::now() + SETTLED).into(), MEMORY_PERIOD);
+    loop {
+        due.tick().await;
+        // It takes a while where there is much, so it has a thread of its own.
+        let _ended = tokio::task::spawn_blocking(agentcube_runtime::memory::give_back).await;
+    }
 }
 
 /// Starts on the address of the last run if that can be had.
