@@ -149,6 +149,16 @@ pub struct Resources {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Capability(pub u8);
 
+/// What a container that was prepared is to run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub args: Vec<String>,
+    /// Besides what the container was prepared with; of the same name, these win.
+    pub env: Vec<(String, String)>,
+    /// Instead of the one it was prepared with.
+    pub cwd: Option<PathBuf>,
+}
+
 /// One more program in a running container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSpec {

@@ -10,8 +10,9 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
-use super::channel::Packet;
+use super::channel::{self, Packet};
 use super::execute;
+use super::protocol::Streams;
 use super::sandbox::Namespaces;
 use super::{During, Failure, Step};
 use crate::capabilities;
@@ -30,9 +31,18 @@ const REPORT: i32 = 3;
 pub(super) enum Report {
     /// Brings the spawner's side of the terminal.
     Terminal,
+    /// All is set up, and it is to be told what to run.
+    Waiting,
     /// The next thing is `execve`.
     Ready,
     Failed(Failure),
+}
+
+/// What a prepared process is told. The streams come with it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Claim {
+    pub(super) program: crate::spec::Program,
+    pub(super) streams: Streams,
 }
 
 /// What every process of a container needs.
@@ -87,6 +97,36 @@ fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template)
     built.enter()
 }
 
+/// Becomes the first process of a container, and waits to be told what to run. The rights that it is to have are all
+/// that it has while it waits.
+pub(super) fn prepared(common: &Common<'_>, sandbox: &Namespaces, template: &Template) {
+    let Some(report) = Reporter::new(&common.report) else { return };
+    let spec = common.spec;
+    let claimed = first_process(common, sandbox, template).and_then(|()| {
+        common.settle(&report, &spec.user, false, || new_user_namespace(&spec.user))?;
+        common.become_user(&spec.user)?;
+        common.reached(Step::Claim);
+        report.send(&Report::Waiting, Vec::new());
+        report.claimed()
+    });
+    let result = claimed.and_then(|(program, streams)| {
+        for (number, stream) in streams.iter().enumerate() {
+            stream.as_ref().map_or(Ok(()), |stream| connect(stream, number as i32))?;
+        }
+        enter_directory(program.cwd.as_deref().unwrap_or(&spec.cwd))?;
+        common.reached(Step::Exec);
+        let env = merged(&spec.env, &program.env);
+        Err(execute::execute(&program.args, &env, || report.send(&Report::Ready, Vec::new())))
+    });
+    report.end(result);
+}
+
+/// Of variables of the same name, the later ones win.
+fn merged(own: &[(String, String)], more: &[(String, String)]) -> Vec<(String, String)> {
+    let replaced = |key: &str| more.iter().any(|(other, _)| other == key);
+    own.iter().filter(|(key, _)| !replaced(key)).chain(more).cloned().collect()
+}
+
 /// Becomes one more process of a container. The pid namespace is the container's already.
 pub(super) fn exec(common: &Common<'_>, first: BorrowedFd<'_>, spec: &ExecSpec) {
     let Some(report) = Reporter::new(&common.report) else { return };
@@ -99,9 +139,7 @@ pub(super) fn exec(common: &Common<'_>, first: BorrowedFd<'_>, spec: &ExecSpec) 
             | ThreadNameSpaceType::MOUNT;
         move_into_thread_name_spaces(first, namespaces).during(Step::Join)
     });
-    let replaced = |key: &str| spec.env.iter().any(|(other, _)| other == key);
-    let own = common.spec.env.iter().filter(|(key, _)| !replaced(key));
-    let env: Vec<_> = own.chain(&spec.env).cloned().collect();
+    let env = merged(&common.spec.env, &spec.env);
     let result = joined.and_then(|()| {
         let program = Program {
             args: &spec.args,
@@ -157,8 +195,7 @@ impl Common<'_> {
         std::fs::write("/proc/self/oom_score_adj", OOM_SCORE).during(Step::OomScore)
     }
 
-    /// Everything after the file system is there, in an order in which each step still has the rights it needs.
-    /// Comes back only with the reason why it could not.
+    /// Everything after the file system is there. Comes back only with the reason why it could not.
     fn finish(
         &self,
         report: &Reporter,
@@ -166,14 +203,30 @@ impl Common<'_> {
         terminal: bool,
         user_namespace: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<Infallible, Failure> {
+        self.settle(report, program.user, terminal, user_namespace)?;
+        self.reached(Step::WorkingDirectory);
+        enter_directory(program.cwd)?;
+        self.become_user(program.user)?;
+        self.reached(Step::Exec);
+        Err(execute::execute(program.args, program.env, || report.send(&Report::Ready, Vec::new())))
+    }
+
+    /// What is between the file system and the user, in an order in which each step still has the rights it needs.
+    fn settle(
+        &self,
+        report: &Reporter,
+        user: &User,
+        terminal: bool,
+        user_namespace: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         self.reached(Step::Terminal);
         rustix::process::setsid().during(Step::Terminal)?;
         super::join_new_keyring();
         if terminal {
-            report.send(&Report::Terminal, vec![self.terminal(program.user)?]);
+            report.send(&Report::Terminal, vec![self.terminal(user)?]);
         } else {
             self.reached(Step::Streams);
-            self.streams(program.user)?;
+            self.streams(user)?;
         }
         self.reached(Step::Limits);
         self.limits()?;
@@ -186,12 +239,7 @@ impl Common<'_> {
         limit(Resource::Nproc, self.process_limit)?;
         // Only the report is left open from here on: neither the working directory nor the program's path can lead
         // through a descriptor of ours to the machine's files.
-        report.close_all_else()?;
-        self.reached(Step::WorkingDirectory);
-        enter_directory(program.cwd)?;
-        self.become_user(program.user)?;
-        self.reached(Step::Exec);
-        Err(execute::execute(program.args, program.env, || report.send(&Report::Ready, Vec::new())))
+        report.close_all_else()
     }
 
     /// The container's own terminal; its other side goes to the spawner.
@@ -220,7 +268,7 @@ impl Common<'_> {
         for (number, stream) in self.streams.iter().enumerate() {
             let stream = match stream {
                 Some(stream) => {
-                    self.give(stream, user);
+                    give(stream, user, self.rootless);
                     stream
                 }
                 None if nothing.is_none() => {
@@ -232,18 +280,6 @@ impl Common<'_> {
             connect(stream, number as i32)?;
         }
         Ok(())
-    }
-
-    /// Lets the container's user open its own streams again, as `/dev/stdout` does. What cannot be given stays usable
-    /// by its number.
-    fn give(&self, stream: &OwnedFd, user: &User) {
-        let ours = rustix::fs::fstat(stream).is_ok_and(|status| {
-            use rustix::fs::FileType;
-            matches!(FileType::from_raw_mode(status.st_mode), FileType::Fifo | FileType::Socket)
-        });
-        if ours && !self.rootless && user.uid != 0 {
-            let _ = rustix::fs::fchown(stream, Some(rustix::fs::Uid::from_raw(user.uid)), None);
-        }
     }
 
     fn limits(&self) -> Result<(), Failure> {
@@ -292,6 +328,18 @@ impl Common<'_> {
     }
 }
 
+/// Lets the container's user open its own streams again, as `/dev/stdout` does. What cannot be given stays usable by its
+/// number.
+pub(super) fn give(stream: &OwnedFd, user: &User, rootless: bool) {
+    let ours = rustix::fs::fstat(stream).is_ok_and(|status| {
+        use rustix::fs::FileType;
+        matches!(FileType::from_raw_mode(status.st_mode), FileType::Fifo | FileType::Socket)
+    });
+    if ours && !rootless && user.uid != 0 {
+        let _ = rustix::fs::fchown(stream, Some(rustix::fs::Uid::from_raw(user.uid)), None);
+    }
+}
+
 /// Tells the spawner how far we are.
 struct Reporter(BorrowedFd<'static>);
 
@@ -309,6 +357,15 @@ impl Reporter {
         if let Ok(packet) = Packet::new(message, descriptors) {
             let _ = packet.send(self.0);
         }
+    }
+
+    /// Waits for what to run. The spawner's end is ours too: it has our pid namespace.
+    fn claimed(&self) -> Result<(crate::spec::Program, [Option<OwnedFd>; 3]), Failure> {
+        let packet = channel::receive(self.0).during(Step::Claim)?;
+        let gone = || Failure::Step(Step::Claim, "the spawner has ended".to_owned());
+        let packet = packet.ok_or_else(gone)?;
+        let claim: Claim = packet.read().during(Step::Claim)?;
+        Ok((claim.program, claim.streams.attach(packet.descriptors)))
     }
 
     fn end(&self, result: Result<Infallible, Failure>) {

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
 
-use super::child::{self, Common, Report};
+use super::channel::Packet;
+use super::child::{self, Claim, Common, Report};
 use super::clone::{self, Born, Ended, NEW_MOUNT, NEW_PID};
 use super::oci::{Drive, Made};
 use super::process::{Process, Role};
@@ -29,6 +30,8 @@ pub(super) struct Container {
     pub(super) made: Option<Made>,
     /// The number of its first process, until that is reaped.
     first: Option<u64>,
+    /// It is not told yet what to run.
+    prepared: bool,
     /// Its program has been executed.
     pub(super) running: bool,
     /// Processes that are not reaped yet, the first among them.
@@ -52,12 +55,27 @@ impl Streams {
 }
 
 impl Server<'_> {
-    /// A start that fails leaves nothing behind, not even the scratch directory.
     pub(super) fn start(
         &mut self,
         id: u64,
         spec: Box<ContainerSpec>,
         by: Option<Program>,
+        streams: [Option<OwnedFd>; 3],
+    ) {
+        self.begin(id, spec, by.map(Made::new), false, streams);
+    }
+
+    pub(super) fn prepare(&mut self, id: u64, spec: Box<ContainerSpec>) {
+        self.begin(id, spec, None, true, [None, None, None]);
+    }
+
+    /// A start that fails leaves nothing behind, not even the scratch directory.
+    fn begin(
+        &mut self,
+        id: u64,
+        spec: Box<ContainerSpec>,
+        made: Option<Made>,
+        prepared: bool,
         streams: [Option<OwnedFd>; 3],
     ) {
         let container = spec.id.clone();
@@ -66,8 +84,8 @@ impl Server<'_> {
             return self.answer(id, Answer::Failed(failure), Vec::new());
         }
         let group = self.hello.cgroups.group(&container);
-        let made = by.map(Made::new);
-        let entry = Container { spec, group, made, first: None, running: false, processes: 0, removal: None };
+        let (first, running, processes, removal) = (None, false, 0, None);
+        let entry = Container { spec, group, made, first, prepared, running, processes, removal };
         self.containers.insert(container.clone(), entry);
         if let Err(failure) = self.clone_first(id, &container, streams) {
             self.begin_removal(&container, Some((id, Answer::Failed(failure))));
@@ -94,7 +112,8 @@ impl Server<'_> {
         let (ours, theirs) = channel::pair().during(Step::Clone)?;
         let common = self.common(entry, streams, theirs);
         let born = clone::clone(NEW_PID | NEW_MOUNT, cgroup.as_ref().map(AsFd::as_fd), || {
-            child::container(&common, &sandbox.namespaces, &self.template);
+            let become_it = if entry.prepared { child::prepared } else { child::container };
+            become_it(&common, &sandbox.namespaces, &self.template);
         });
         drop(common);
         self.adopt(id, Role::First(container.clone()), born.during(Step::Clone)?, ours)?;
@@ -141,16 +160,18 @@ impl Server<'_> {
 
     /// Watches over a process that was just made.
     pub(super) fn adopt(&mut self, id: u64, role: Role, born: Born, report: OwnedFd) -> Result<(), Failure> {
+        let prepared = self.containers.get(role.container()).is_some_and(|container| container.prepared);
+        let token = if prepared { Token::News(id) } else { Token::Report(id) };
         let watched = channel::set_nonblocking(&report)
             .during(Step::Clone)
-            .and_then(|()| self.watch(report.as_fd(), Token::Report(id)))
+            .and_then(|()| self.watch(report.as_fd(), token))
             .and_then(|()| self.watch(born.pidfd.as_fd(), Token::Exit(id)));
         if let Err(failure) = watched {
             let _ = rustix::process::pidfd_send_signal(&born.pidfd, Signal::KILL);
             let _ = clone::wait(born.pidfd.as_fd());
             return Err(failure);
         }
-        self.admit(id, Process::new(role, born, report));
+        self.admit(id, Process::new(id, role, born, report));
         Ok(())
     }
 
@@ -162,6 +183,32 @@ impl Server<'_> {
             }
         }
         self.processes.insert(id, process);
+    }
+
+    /// Has a prepared container become its program, which happens once.
+    pub(super) fn claim(
+        &mut self,
+        id: u64,
+        container: &ContainerId,
+        claim: &Claim,
+        streams: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
+        let entry = self.containers.get_mut(container).filter(|entry| entry.removal.is_none());
+        let entry = entry.ok_or_else(|| Failure::NotFound(What::Container, container.to_string()))?;
+        let first = entry.first.and_then(|first| self.processes.get_mut(&first));
+        let Some(first) = first.filter(|first| entry.prepared && first.is_waiting()) else {
+            let message = format!("container {:?} does not wait to be told what to run", container.as_str());
+            return Err(Failure::Invalid(message));
+        };
+        streams.iter().for_each(|stream| child::give(stream, &entry.spec.user, self.hello.rootless));
+        let packet = Packet::new(claim, streams).during(Step::Claim)?;
+        match first.claim(id, &packet) {
+            // It has ended, and we are yet to hear of it.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {
+                Err(Failure::NotFound(What::Container, container.to_string()))
+            }
+            other => other.during(Step::Claim),
+        }
     }
 
     pub(super) fn exec(
@@ -241,13 +288,18 @@ impl Server<'_> {
         if process.is_settled() {
             return;
         }
-        let Some(closed) = process.hear() else { return };
+        let Some(closed) = process.hear() else {
+            if process.is_waiting() {
+                self.answer(id, Answer::Done, Vec::new());
+            }
+            return;
+        };
         self.unwatch(closed.as_fd());
         let Some(process) = self.processes.get_mut(&id) else { return };
         // What failed is answered when it is reaped and cleaned up.
         let Ok(terminal) = process.outcome() else { return };
         process.settle();
-        let pid = process.pid;
+        let (pid, asked) = (process.pid, process.asked);
         match &process.role {
             Role::Delete(_) | Role::Drive(..) => return,
             Role::Exec(_) => {}
@@ -257,7 +309,7 @@ impl Server<'_> {
                 }
             }
         }
-        self.answer(id, Answer::Started { pid }, terminal.into_iter().collect());
+        self.answer(asked, Answer::Started { pid }, terminal.into_iter().collect());
     }
 
     /// A child has ended.
@@ -276,18 +328,18 @@ impl Server<'_> {
             return self.drove(id, &container, drive, process, ended);
         }
         let exit = exit(ended, &entry.group);
-        let settled = process.is_settled();
+        let (settled, asked) = (process.is_settled(), process.asked);
         match process.role {
             Role::First(_) => {
                 entry.first = None;
                 entry.running = false;
                 if settled {
-                    self.send_exit(id, exit);
+                    self.send_exit(asked, exit);
                 } else if let Some(made) = &mut entry.made {
                     made.early = Some((process, exit));
                 } else {
                     let failure = process.outcome().err().unwrap_or_else(unexplained);
-                    self.begin_removal(&container, Some((id, Answer::Failed(failure))));
+                    self.begin_removal(&container, Some((asked, Answer::Failed(failure))));
                 }
             }
             Role::Exec(_) if settled => self.send_exit(id, exit),

@@ -13,8 +13,8 @@ use super::channel::{self, Packet};
 use super::clone;
 use super::protocol::{Answer as Reply, Asked, Message, Request, Streams};
 use super::start::{Child, Spawner};
-use crate::oci::Program;
-use crate::spec::{ContainerId, ContainerSpec, ExecSpec, SandboxId, SandboxSpec};
+use crate::oci;
+use crate::spec::{ContainerId, ContainerSpec, ExecSpec, Program, SandboxId, SandboxSpec};
 use crate::sweep::Lock;
 use crate::{Answer, Error, Exit, Process, SandboxSockets, Sandboxes, Stdio, Usage};
 
@@ -215,11 +215,25 @@ impl Handle {
     pub(crate) async fn start(
         &self,
         spec: ContainerSpec,
-        by: Option<Program>,
+        by: Option<oci::Program>,
         stdio: Stdio,
     ) -> Result<Process, Error> {
         let (streams, descriptors) = split(stdio);
         self.run(Request::Start { spec: Box::new(spec), by, streams }, descriptors).await
+    }
+
+    pub(crate) async fn prepare(&self, spec: ContainerSpec) -> Result<(), Error> {
+        self.ask(Request::Prepare(Box::new(spec)), Vec::new()).await.map(drop)
+    }
+
+    pub(crate) async fn claim(
+        &self,
+        id: &ContainerId,
+        program: Program,
+        stdio: Stdio,
+    ) -> Result<Process, Error> {
+        let (streams, descriptors) = split(stdio);
+        self.run(Request::Claim { container: id.clone(), program, streams }, descriptors).await
     }
 
     pub(crate) async fn exec(

@@ -337,7 +337,7 @@ impl Server<'_> {
             Drive::Exec => Role::Exec(container.clone()),
             _ => Role::First(container.clone()),
         };
-        self.admit(id, Process::left(role, Born { pidfd, number: pid.as_raw_nonzero().get() }, terminal));
+        self.admit(id, Process::left(id, role, Born { pidfd, number: pid.as_raw_nonzero().get() }, terminal));
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::channel;
+use super::channel::{self, Packet};
 use super::child::Report;
 use super::clone::{self, Born};
 use super::oci::Drive;
@@ -45,6 +45,8 @@ pub(super) struct Process {
     pub(super) number: i32,
     /// As the machine counts; 0 if it ended before one could ask.
     pub(super) pid: u32,
+    /// The request whose answer, and whose end, this is.
+    pub(super) asked: u64,
     /// Until the child has closed it.
     report: Option<OwnedFd>,
     terminal: Option<OwnedFd>,
@@ -58,18 +60,20 @@ pub(super) struct Process {
 #[derive(Debug)]
 enum Outcome {
     Unknown,
+    Waiting,
     Ready,
     Failed(Failure),
 }
 
 impl Process {
-    pub(super) fn new(role: Role, born: Born, report: OwnedFd) -> Self {
+    pub(super) fn new(asked: u64, role: Role, born: Born, report: OwnedFd) -> Self {
         let pid = clone::host_pid(born.pidfd.as_fd()).unwrap_or(0);
         Self {
             role,
             pidfd: born.pidfd,
             number: born.number,
             pid,
+            asked,
             report: Some(report),
             terminal: None,
             console: None,
@@ -79,13 +83,14 @@ impl Process {
     }
 
     /// One that an OCI runtime has made, and that needs no setup any more.
-    pub(super) fn left(role: Role, born: Born, terminal: Option<OwnedFd>) -> Self {
+    pub(super) fn left(asked: u64, role: Role, born: Born, terminal: Option<OwnedFd>) -> Self {
         let pid = clone::host_pid(born.pidfd.as_fd()).unwrap_or(0);
         Self {
             role,
             pidfd: born.pidfd,
             number: born.number,
             pid,
+            asked,
             report: None,
             terminal,
             console: None,
@@ -103,6 +108,19 @@ impl Process {
         self.settled = true;
     }
 
+    /// It waits to be told what to run.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.outcome, Outcome::Waiting)
+    }
+
+    /// Tells one that waits what to run.
+    pub(super) fn claim(&mut self, asked: u64, claim: &Packet) -> std::io::Result<()> {
+        let report = self.report.as_ref().ok_or(std::io::ErrorKind::BrokenPipe)?;
+        claim.send(report)?;
+        (self.asked, self.outcome) = (asked, Outcome::Unknown);
+        Ok(())
+    }
+
     /// Where it may still have something to say.
     pub(super) fn report(&self) -> Option<BorrowedFd<'_>> {
         self.report.as_ref().map(AsFd::as_fd)
@@ -115,6 +133,7 @@ impl Process {
             match channel::receive(report.as_fd()) {
                 Ok(Some(mut packet)) => match packet.read() {
                     Ok(Report::Terminal) => self.terminal = packet.descriptors.pop(),
+                    Ok(Report::Waiting) => self.outcome = Outcome::Waiting,
                     Ok(Report::Ready) => self.outcome = Outcome::Ready,
                     Ok(Report::Failed(failure)) => self.outcome = Outcome::Failed(failure),
                     Err(error) => {
@@ -134,7 +153,7 @@ impl Process {
         match &self.outcome {
             Outcome::Ready => Ok(self.terminal.take()),
             Outcome::Failed(failure) => Err(failure.clone()),
-            Outcome::Unknown => {
+            Outcome::Unknown | Outcome::Waiting => {
                 let reason = "the process ended before its program was executed; was it out of memory?";
                 Err(Failure::Step(Step::Clone, reason.to_owned()))
             }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::oci::Program;
-use crate::spec::{ContainerId, ContainerSpec, ExecSpec, SandboxId, SandboxSpec};
+use crate::oci;
+use crate::spec::{ContainerId, ContainerSpec, ExecSpec, Program, SandboxId, SandboxSpec};
 use crate::{Error, Exit, Usage};
 
 /// Sent first: what the spawner must know to begin.
@@ -39,7 +39,15 @@ pub(super) enum Request {
     /// By an OCI runtime, or natively.
     Start {
         spec: Box<ContainerSpec>,
-        by: Option<Program>,
+        by: Option<oci::Program>,
+        streams: Streams,
+    },
+    /// Natively, up to the program.
+    Prepare(Box<ContainerSpec>),
+    /// Has a prepared container become its program.
+    Claim {
+        container: ContainerId,
+        program: Program,
         streams: Streams,
     },
     Exec {
@@ -100,6 +108,7 @@ pub(crate) enum Step {
     Seccomp,
     User,
     Capabilities,
+    Claim,
     Exec,
     Scratch,
     Signal,
@@ -132,6 +141,7 @@ impl Step {
             Self::Seccomp => "loading the system call filter",
             Self::User => "becoming the user",
             Self::Capabilities => "setting the capabilities",
+            Self::Claim => "waiting for what to run",
             Self::Exec => "executing the program",
             Self::Scratch => "deleting the scratch directory",
             Self::Signal => "sending the signal",

@@ -13,6 +13,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::channel::{self, Packet};
+use super::child::Claim;
 use super::containers::Container;
 use super::process::Process;
 use super::protocol::{Answer, Asked, Failure, Hello, Message, Request, What};
@@ -61,6 +62,8 @@ pub fn main() -> ExitCode {
 pub(super) enum Token {
     Socket,
     Report(u64),
+    /// The same of a child that is told something in return.
+    News(u64),
     Exit(u64),
 }
 
@@ -70,6 +73,7 @@ impl Token {
             Self::Socket => 0,
             Self::Report(id) => id << 2 | 1,
             Self::Exit(id) => id << 2 | 2,
+            Self::News(id) => id << 2 | 3,
         })
     }
 
@@ -78,6 +82,7 @@ impl Token {
         match number & 3 {
             1 => Self::Report(number >> 2),
             2 => Self::Exit(number >> 2),
+            3 => Self::News(number >> 2),
             _ => Self::Socket,
         }
     }
@@ -173,7 +178,7 @@ impl<'a> Server<'a> {
                             return Ok(());
                         }
                     }
-                    Token::Report(id) => self.report(id),
+                    Token::Report(id) | Token::News(id) => self.report(id),
                     Token::Exit(id) => self.exited(id),
                 }
             }
@@ -227,6 +232,17 @@ impl<'a> Server<'a> {
                 self.make_waiting(&spec.sandbox);
                 self.start(id, spec, by, streams.attach(descriptors));
                 return;
+            }
+            Request::Prepare(spec) => {
+                self.make_waiting(&spec.sandbox);
+                self.prepare(id, spec);
+                return;
+            }
+            Request::Claim { container, program, streams } => {
+                match self.claim(id, &container, &Claim { program, streams }, descriptors) {
+                    Ok(()) => return,
+                    Err(failure) => Err(failure),
+                }
             }
             Request::Exec { container, spec, streams } => {
                 match self.exec(id, &container, &spec, streams.attach(descriptors)) {
@@ -325,6 +341,7 @@ impl<'a> Server<'a> {
         let wanted = match token {
             // What a child has said is of interest when it has said all.
             Token::Report(_) => EventFlags::RDHUP,
+            Token::News(_) => EventFlags::IN | EventFlags::RDHUP,
             Token::Socket | Token::Exit(_) => EventFlags::IN,
         };
         epoll::add(&self.epoll, descriptor, token.pack(), wanted).during(Step::Clone)

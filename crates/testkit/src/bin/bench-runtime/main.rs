@@ -79,6 +79,9 @@ impl Peer {
 
     /// Some at once; those that have answered stay until all have.
     async fn run(&self, numbers: std::ops::Range<usize>) -> Result<Vec<Times>> {
+        if let Peer::Native(native) = self {
+            try_join_all(numbers.clone().map(|number| native.make_ready(number))).await?;
+        }
         let started = try_join_all(numbers.map(|number| self.start(number))).await?;
         let (times, alive): (Vec<Times>, Vec<Alive>) = started.into_iter().unzip();
         try_join_all(alive.into_iter().map(Alive::end)).await?;
@@ -119,9 +122,10 @@ fn measure() -> Result<(Vec<Measured>, Vec<String>)> {
     if wanted(report::FLOOR) {
         peers.push(Peer::Plain(Plain::new(&root)?));
     }
-    for (name, spare) in [(report::NATIVE, 0), (report::POOLED, AT_ONCE)] {
+    let natives = [(report::NATIVE, 0, false), (report::POOLED, AT_ONCE, false), (report::PREPARED, 0, true)];
+    for (name, spare, prepare) in natives {
         if wanted(name) {
-            peers.push(Peer::Native(Native::start(name, spare, &root)?));
+            peers.push(Peer::Native(Native::start(name, spare, prepare, &root)?));
         }
     }
     let mut skipped = Vec::new();

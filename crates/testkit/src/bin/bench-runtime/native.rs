@@ -1,16 +1,18 @@
 //! Our own runtime, asked as the kubelet asks it: a sandbox, a container in it, a connection into its network.
 
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use agentcube_runtime::spawner::{Handle, Options, Spawner};
-use agentcube_runtime::spec::{Resources, Root, User};
+use agentcube_runtime::spec::{Program, Resources, Root, User};
 use agentcube_runtime::{
     ContainerId, ContainerSpec, Process, Runtime, SandboxId, SandboxSockets, SandboxSpec, Sandboxes, Stdio,
     capabilities, native,
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use tokio::net::unix::pipe::Receiver;
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -23,16 +25,25 @@ pub(crate) struct Native {
     root: PathBuf,
     spawner: Option<Spawner>,
     handle: Option<(Handle, native::Native)>,
+    /// Containers that wait to be told what to run, by their numbers; none where they are made from nothing.
+    prepared: Option<Mutex<HashMap<usize, SandboxSockets>>>,
 }
 
 impl Native {
     /// Starts a spawner that keeps so many sandboxes ready.
-    pub(crate) fn start(name: &'static str, spare: usize, root: &RootFs) -> Result<Native> {
-        let node = format!("bench-{}-{spare}", std::process::id());
+    pub(crate) fn start(name: &'static str, spare: usize, prepare: bool, root: &RootFs) -> Result<Native> {
+        let node = format!("bench-{}-{spare}-{}", std::process::id(), u8::from(prepare));
         let directory = root.beside(&node)?;
         let options = Options { spare_sandboxes: spare, ..Options::new(node, directory) };
         let spawner = Spawner::start(&std::env::current_exe()?, &options)?;
-        Ok(Native { name, options, root: root.path(), spawner: Some(spawner), handle: None })
+        Ok(Native {
+            name,
+            options,
+            root: root.path(),
+            spawner: Some(spawner),
+            handle: None,
+            prepared: prepare.then(Mutex::default),
+        })
     }
 
     /// To be called in a tokio runtime.
@@ -49,25 +60,41 @@ impl Native {
         }
     }
 
+    /// Prepares a container that is started later, if this is one who does.
+    pub(crate) async fn make_ready(&self, number: usize) -> Result<()> {
+        let Some(prepared) = &self.prepared else { return Ok(()) };
+        let (handle, native) = self.handle.clone().context("it is connected")?;
+        let sockets = handle.create(sandbox(number)?).await?;
+        let spec = ContainerSpec { args: Vec::new(), ..self.spec(number, sandbox(number)?.id)? };
+        native.prepare(spec).await?;
+        prepared.lock().map_err(|_| anyhow!("a preparation failed"))?.insert(number, sockets);
+        Ok(())
+    }
+
+    fn take_ready(&self, number: usize) -> Option<SandboxSockets> {
+        self.prepared.as_ref()?.lock().ok()?.remove(&number)
+    }
+
     pub(crate) async fn start_container(&self, number: usize) -> Result<(Times, Alive)> {
         let (handle, native) = self.handle.clone().context("it is connected")?;
-        let [.., high, low] = number.to_be_bytes();
-        let address = Ipv4Addr::new(10, 244, 1 + high, low);
-        let sandbox = SandboxId::new(format!("s{number}"))?;
-        let spec = SandboxSpec {
-            id: sandbox.clone(),
-            hostname: format!("s{number}"),
-            address,
-            name_server: Ipv4Addr::new(10, 96, 0, 10),
-        };
+        let spec = sandbox(number)?;
+        let (sandbox, address) = (spec.id.clone(), spec.address);
         let (output, stdout) = std::io::pipe()?;
         let mut output = Receiver::from_owned_fd(output.into())?;
         let begun = Instant::now();
-        let sockets = handle.create(spec).await?;
+        let stdio = Stdio { stdin: None, stdout: Some(stdout.into()), stderr: None };
         let container = self.spec(number, sandbox.clone())?;
         let id = container.id.clone();
-        let stdio = Stdio { stdin: None, stdout: Some(stdout.into()), stderr: None };
-        let process = native.start(container, stdio).await?;
+        let (process, sockets) = match self.take_ready(number) {
+            Some(sockets) => {
+                let program = Program { args: container.args, env: Vec::new(), cwd: None };
+                (native.claim(&id, program, stdio).await?, sockets)
+            }
+            None => {
+                let sockets = handle.create(spec).await?;
+                (native.start(container, stdio).await?, sockets)
+            }
+        };
         let connect = async {
             let socket = std::net::TcpStream::from(handle.socket(&sandbox, None).await?);
             let to = SocketAddr::from((address, words::PORT));
@@ -98,6 +125,16 @@ impl Native {
             terminal: false,
         })
     }
+}
+
+fn sandbox(number: usize) -> Result<SandboxSpec> {
+    let [.., high, low] = number.to_be_bytes();
+    Ok(SandboxSpec {
+        id: SandboxId::new(format!("s{number}"))?,
+        hostname: format!("s{number}"),
+        address: Ipv4Addr::new(10, 244, 1 + high, low),
+        name_server: Ipv4Addr::new(10, 96, 0, 10),
+    })
 }
 
 /// A container that has answered.

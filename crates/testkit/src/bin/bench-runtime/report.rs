@@ -11,10 +11,12 @@ use crate::{Measured, Times};
 pub(crate) const FLOOR: &str = "plain process";
 pub(crate) const NATIVE: &str = "native";
 pub(crate) const POOLED: &str = "native, sandbox ready";
+pub(crate) const PREPARED: &str = "native, prepared";
 const PEER: &str = "runc run";
 const ANSWERING_TARGET_MS: f64 = 5.0;
 const PEER_TARGET: f64 = 0.25;
 const MANY_TARGET_MS: f64 = 50.0;
+const CLAIM_TARGET_MS: f64 = 1.0;
 
 type Row = (&'static str, fn(&Measured) -> f64);
 
@@ -49,6 +51,12 @@ fn targets(measured: &[Measured]) -> Vec<Target> {
         }
         let many = at(99, &native.many, |times| times.answering);
         targets.push(at_most("50 at once: answering, p99 ms", many, MANY_TARGET_MS));
+        if let Some(prepared) = of(PREPARED) {
+            let many = at(99, &prepared.many, |times| times.answering);
+            targets.push(at_most("the same of prepared ones", many, MANY_TARGET_MS));
+            let claim = at(50, &prepared.one, |times| times.running);
+            targets.push(at_most("claim of a prepared one: running, p50 ms", claim, CLAIM_TARGET_MS));
+        }
     }
     targets
 }
