@@ -5,8 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
 
-use super::channel::Packet;
-use super::child::{self, Claim, Common, Report};
+use super::child::{self, Common, Report};
 use super::clone::{self, Born, Ended, NEW_MOUNT, NEW_PID};
 use super::oci::{Drive, Made};
 use super::process::{Process, Role};
@@ -29,19 +28,19 @@ pub(super) struct Container {
     /// By an OCI runtime.
     pub(super) made: Option<Made>,
     /// The number of its first process, until that is reaped.
-    first: Option<u64>,
+    pub(super) first: Option<u64>,
     /// It is not told yet what to run.
-    prepared: bool,
+    pub(super) prepared: bool,
     /// Its program has been executed.
     pub(super) running: bool,
     /// Processes that are not reaped yet, the first among them.
     processes: usize,
-    removal: Option<Removal>,
+    pub(super) removal: Option<Removal>,
 }
 
 /// Who waits for a container to be gone, and what each is to be told.
 #[derive(Default)]
-struct Removal {
+pub(super) struct Removal {
     waiting: Vec<(u64, Answer)>,
     deleting: bool,
 }
@@ -65,12 +64,8 @@ impl Server<'_> {
         self.begin(id, spec, by.map(Made::new), false, streams);
     }
 
-    pub(super) fn prepare(&mut self, id: u64, spec: Box<ContainerSpec>) {
-        self.begin(id, spec, None, true, [None, None, None]);
-    }
-
     /// A start that fails leaves nothing behind, not even the scratch directory.
-    fn begin(
+    pub(super) fn begin(
         &mut self,
         id: u64,
         spec: Box<ContainerSpec>,
@@ -183,32 +178,6 @@ impl Server<'_> {
             }
         }
         self.processes.insert(id, process);
-    }
-
-    /// Has a prepared container become its program, which happens once.
-    pub(super) fn claim(
-        &mut self,
-        id: u64,
-        container: &ContainerId,
-        claim: &Claim,
-        streams: Vec<OwnedFd>,
-    ) -> Result<(), Failure> {
-        let entry = self.containers.get_mut(container).filter(|entry| entry.removal.is_none());
-        let entry = entry.ok_or_else(|| Failure::NotFound(What::Container, container.to_string()))?;
-        let first = entry.first.and_then(|first| self.processes.get_mut(&first));
-        let Some(first) = first.filter(|first| entry.prepared && first.is_waiting()) else {
-            let message = format!("container {:?} does not wait to be told what to run", container.as_str());
-            return Err(Failure::Invalid(message));
-        };
-        streams.iter().for_each(|stream| child::give(stream, &entry.spec.user, self.hello.rootless));
-        let packet = Packet::new(claim, streams).during(Step::Claim)?;
-        match first.claim(id, &packet) {
-            // It has ended, and we are yet to hear of it.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {
-                Err(Failure::NotFound(What::Container, container.to_string()))
-            }
-            other => other.during(Step::Claim),
-        }
     }
 
     pub(super) fn exec(

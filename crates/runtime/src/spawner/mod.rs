@@ -9,6 +9,7 @@ mod containers;
 mod execute;
 mod handle;
 mod oci;
+mod prepared;
 mod process;
 mod protocol;
 mod sandbox;

@@ -1,0 +1,42 @@
+//! Containers that are made before it is known what they are to run.
+
+use std::os::fd::OwnedFd;
+
+use super::channel::Packet;
+use super::child::{self, Claim};
+use super::protocol::{Failure, What};
+use super::server::Server;
+use super::{During, Step};
+use crate::spec::{ContainerId, ContainerSpec};
+
+impl Server<'_> {
+    pub(super) fn prepare(&mut self, id: u64, spec: Box<ContainerSpec>) {
+        self.begin(id, spec, None, true, [None, None, None]);
+    }
+
+    /// Has a prepared container become its program, which happens once.
+    pub(super) fn claim(
+        &mut self,
+        id: u64,
+        container: &ContainerId,
+        claim: &Claim,
+        streams: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
+        let entry = self.containers.get_mut(container).filter(|entry| entry.removal.is_none());
+        let entry = entry.ok_or_else(|| Failure::NotFound(What::Container, container.to_string()))?;
+        let first = entry.first.and_then(|first| self.processes.get_mut(&first));
+        let Some(first) = first.filter(|first| entry.prepared && first.is_waiting()) else {
+            let message = format!("container {:?} does not wait to be told what to run", container.as_str());
+            return Err(Failure::Invalid(message));
+        };
+        streams.iter().for_each(|stream| child::give(stream, &entry.spec.user, self.hello.rootless));
+        let packet = Packet::new(claim, streams).during(Step::Claim)?;
+        match first.claim(id, &packet) {
+            // It has ended, and we are yet to hear of it.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {
+                Err(Failure::NotFound(What::Container, container.to_string()))
+            }
+            other => other.during(Step::Claim),
+        }
+    }
+}
