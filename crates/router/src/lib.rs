@@ -3,6 +3,7 @@
 
 mod body;
 mod classes;
+pub mod decide;
 pub mod extract;
 mod gateway;
 mod headers;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use agentcube_instance::provider::ReserveError;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
 
@@ -24,7 +24,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
         Refusal { status, code, message: message.into(), retry_after: None, detail: None }
     }
 
@@ -73,7 +73,7 @@ impl Refusal {
     }
 
     /// The request ended in the middle; mostly its client is gone, and nobody reads this.
-    pub(crate) fn broken(why: &hyper::Error) -> Refusal {
+    pub(crate) fn broken(why: &dyn std::fmt::Display) -> Refusal {
         let message = format!("the request ended before its body did ({why}); it was not sent");
         Refusal::new(StatusCode::BAD_REQUEST, "RequestBroken", message)
     }
@@ -83,24 +83,38 @@ impl Refusal {
         Refusal::new(StatusCode::GATEWAY_TIMEOUT, "RequestTimeout", message)
     }
 
-    /// As a response.
-    pub(crate) fn into_response(self, request_id: &HeaderValue) -> Response<Full<Bytes>> {
+    /// After how many seconds to try again, as the header Retry-After says it.
+    pub fn retry_seconds(&self) -> Option<u64> {
+        self.retry_after.map(|delay| delay.as_secs().max(1))
+    }
+
+    /// The body of the answer, as JSON.
+    pub fn body(&self, request_id: &HeaderValue) -> String {
         let mut error = json!({ "code": self.code, "message": self.message });
         if let Ok(id) = request_id.to_str() {
             error["requestId"] = json!(id);
         }
-        let seconds = self.retry_after.map(|delay| delay.as_secs().max(1));
-        if let Some(seconds) = seconds {
+        if let Some(seconds) = self.retry_seconds() {
             error["retryAfterSeconds"] = json!(seconds);
         }
-        let body = format!("{}\n", json!({ "error": error }));
-        let mut response = Response::new(Full::new(Bytes::from(body)));
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
+        format!("{}\n", json!({ "error": error }))
+    }
+
+    /// The headers of the answer.
+    pub fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::with_capacity(2);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(seconds) = seconds {
+        if let Some(seconds) = self.retry_seconds() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
+        headers
+    }
+
+    /// As a response.
+    pub(crate) fn into_response(self, request_id: &HeaderValue) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::new(Bytes::from(self.body(request_id))));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers();
         response
     }
 }
