@@ -67,6 +67,7 @@ pub fn plan(table: &Table, tenant: &HeaderName, asked: &Asked<'_>) -> Result<Pla
         task: route.task.clone(),
         key: session_key(&route, asked)?,
         tenant: tenant_of(asked.headers, tenant),
+        which: provider::Which::OrNew,
     };
     Ok(Plan { route, host: host.to_owned(), wanted })
 }

@@ -138,6 +138,7 @@ impl From<ReserveError> for Refusal {
             ReserveError::TooManyWaiting => (StatusCode::SERVICE_UNAVAILABLE, "TooManyWaiting"),
             ReserveError::OutOfTouch => (StatusCode::SERVICE_UNAVAILABLE, "OutOfTouch"),
             ReserveError::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "ShuttingDown"),
+            ReserveError::NoSuchSession => (StatusCode::NOT_FOUND, "NoSuchSession"),
         };
         let refusal = Refusal::new(status, code, told(&error)).after(error.retry_after());
         // What it says beyond that are words of the API server, names of Secrets, lines of logs.
