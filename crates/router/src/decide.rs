@@ -9,8 +9,11 @@ use agentcube_instance::{Endpoint, SessionKey};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 
+use crate::extract::KeyError;
+use crate::protocol::talk::Subject;
+use crate::protocol::{Ask, card};
 use crate::refusal::Refusal;
-use crate::route::{Route, SessionRule, Table};
+use crate::route::{Route, SessionRule, Spoken, Table};
 
 /// The most that path and headers of a request may measure, in bytes.
 pub const HEADER_LIMIT: usize = 64 << 10;
@@ -48,8 +51,14 @@ pub struct Asked<'a> {
 pub struct Plan {
     pub route: Arc<Route>,
     pub host: String,
-    /// What is to be reserved.
+    /// What is to be reserved, once [`talk::settle`](crate::protocol::talk::settle) has said which session it is.
     pub wanted: provider::Request,
+    /// How the session is found.
+    pub ask: Ask,
+    /// Who asks, where somebody has made sure of it. A front that authenticates sets it before it settles.
+    pub subject: Option<Subject>,
+    /// How the client reached the gateway.
+    pub scheme: &'static str,
 }
 
 /// Finds what a request asks for. The header `tenant` says on whose behalf it comes.
@@ -63,22 +72,30 @@ pub fn plan(table: &Table, tenant: &HeaderName, asked: &Asked<'_>) -> Result<Pla
     if let Some(why) = &route.unsupported {
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", &**why));
     }
+    let (key, ask) = session(&route, asked)?;
     let wanted = provider::Request {
         task: route.task.clone(),
-        key: session_key(&route, asked)?,
+        key,
         tenant: tenant_of(asked.headers, tenant),
         which: provider::Which::OrNew,
     };
-    Ok(Plan { route, host: host.to_owned(), wanted })
+    Ok(Plan { route, host: host.to_owned(), wanted, ask, subject: None, scheme: "http" })
 }
 
-fn session_key(route: &Route, asked: &Asked<'_>) -> Result<Option<SessionKey>, Refusal> {
+/// The key that the Task's own extractors find; where they find none, its protocol says how the session is found.
+fn session(route: &Route, asked: &Asked<'_>) -> Result<(Option<SessionKey>, Ask), Refusal> {
+    let rest = route.rest(asked.path).unwrap_or("/");
+    let by_protocol = || Ask::read(&route.spoken, asked.method, rest, asked.query, asked.headers);
     match &route.session {
-        SessionRule::Oneshot => Ok(None),
-        SessionRule::BySession(extractors) => {
-            let rest = route.rest(asked.path).unwrap_or("/");
-            Ok(Some(extractors.key(asked.headers, rest, asked.query)?))
-        }
+        SessionRule::Oneshot => match card::asked(asked.method, rest) {
+            Some(card) if matches!(route.spoken, Spoken::A2a(_)) => Ok((None, Ask::Card(card))),
+            _ => Ok((None, Ask::Plain)),
+        },
+        SessionRule::BySession(extractors) => match extractors.key(asked.headers, rest, asked.query) {
+            Ok(key) => Ok((Some(key), Ask::Plain)),
+            Err(KeyError::Missing { .. }) if route.spoken != Spoken::Http => Ok((None, by_protocol()?)),
+            Err(error) => Err(error.into()),
+        },
     }
 }
 

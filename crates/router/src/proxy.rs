@@ -19,15 +19,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::body::{Passing, Reply};
+use crate::converse::{self, Answer, Ending};
 use crate::decide::{self, Asked, At, Decision, Plan};
 use crate::gateway::Options;
 use crate::headers::{self, Added, RequestIds};
 use crate::pool::{Connect, Lent, Pool};
+use crate::protocol::talk::{self, Talk};
 use crate::refusal::Refusal;
 use crate::route::{Limits, Route, Table};
 use crate::tunnel;
 use crate::upload::{Progress, Received, Sent};
-use crate::watch;
+use crate::watch::{self, Watch};
 
 /// Passes requests on.
 pub(crate) struct Proxy {
@@ -44,6 +46,8 @@ pub(crate) struct Proxy {
     pub(crate) slots: Arc<Semaphore>,
     /// How long a client may take to send the head of a request, and may be silent between two.
     pub(crate) head_timeout: Duration,
+    /// For bodies that have to be read before they can be passed on.
+    room: Arc<Semaphore>,
 }
 
 /// The connection that requests come in on.
@@ -71,8 +75,9 @@ struct Target {
 }
 
 impl Target {
-    fn new(plan: &Plan, reserved: Reserved) -> Target {
-        let decision = Decision::new(plan, &reserved);
+    fn new(plan: &Plan, talk: &Talk, reserved: Reserved) -> Target {
+        let mut decision = Decision::new(plan, &reserved);
+        talk.amend(&mut decision);
         Target { instance: reserved.instance, decision, in_use: Arc::new(reserved.in_use) }
     }
 }
@@ -94,6 +99,7 @@ impl Proxy {
             cut: CancellationToken::new(),
             slots: Arc::new(Semaphore::new(options.connections)),
             head_timeout: options.head_timeout,
+            room: converse::room(),
         }
     }
 
@@ -140,11 +146,18 @@ impl Proxy {
             query: request.uri().query(),
             headers: request.headers(),
         };
-        let plan = decide::plan(&self.table.read(), &self.tenant, &asked)?;
+        let mut plan = decide::plan(&self.table.read(), &self.tenant, &asked)?;
         let mut request = request.map(Received::new);
+        let found = converse::look_into(&plan, &mut request, &self.room).await?;
+        let provider = &*self.provider;
+        let mut talk = talk::settle(provider, &mut plan, &found).await?;
+        let mut ending = Ending::new(self.provider.clone());
         let reaching = async {
-            let reserved = self.provider.reserve_instance(plan.wanted.clone()).await?;
-            self.reach(Target::new(&plan, reserved), &plan).await
+            let reserved = talk::reserve(provider, &mut plan, &mut talk).await?;
+            if talk.is_first() {
+                ending.set(reserved.in_use.session());
+            }
+            self.reach(Target::new(&plan, &talk, reserved), &mut plan, &mut talk).await
         };
         let (lent, target) = tokio::select! {
             // Nothing is read ahead for a session that has its instance.
@@ -153,24 +166,30 @@ impl Proxy {
             why = request.body_mut().broken() => return Err(Refusal::broken(&why)),
         };
         let arrived = Arrived { client, id };
-        self.exchange(&plan, arrived, request, lent, target).await
+        self.exchange(ending, &plan, talk, arrived, request, lent, target).await
     }
 
     /// A connection to the instance. If it cannot be had, the instance may have died a moment ago, and nothing has been
     /// sent: the request asks once more for one.
-    async fn reach(&self, target: Target, plan: &Plan) -> Result<(Lent, Target), Refusal> {
-        let limits = &plan.route.limits;
-        let failed = match self.connection(&target, limits).await {
+    async fn reach(
+        &self,
+        target: Target,
+        plan: &mut Plan,
+        talk: &mut Talk,
+    ) -> Result<(Lent, Target), Refusal> {
+        let limits = plan.route.limits;
+        let failed = match self.connection(&target, &limits).await {
             Ok(lent) => return Ok((lent, target)),
             Err(error) => error,
         };
         let before = target.instance.clone();
         drop(target);
-        let target = Target::new(plan, self.provider.reserve_instance(plan.wanted.clone()).await?);
+        let reserved = talk::reserve(&*self.provider, plan, talk).await?;
+        let target = Target::new(plan, talk, reserved);
         if target.instance == before {
             return Err(Refusal::unreachable(&before.name, &failed.to_string()));
         }
-        match self.connection(&target, limits).await {
+        match self.connection(&target, &limits).await {
             Ok(lent) => Ok((lent, target)),
             Err(error) => Err(Refusal::unreachable(&target.instance.name, &error.to_string())),
         }
@@ -185,7 +204,9 @@ impl Proxy {
 
     async fn exchange(
         &self,
+        mut ending: Ending,
         plan: &Plan,
+        mut talk: Talk,
         arrived: Arrived<'_>,
         mut request: Request<Received>,
         lent: Lent,
@@ -221,8 +242,13 @@ impl Proxy {
         tracing::debug!(port = client.port, task = %route.task, instance = %target.instance.name, "passed on");
         let deadline = route.limits.request.filter(|_| !is_stream(&response));
         let deadline = deadline.map(|limit| progress.ended().unwrap_or_else(Instant::now) + limit);
+        let (instance, in_use) = (&target.instance, &*target.in_use);
+        let answer = Answer { instance, in_use, deadline, silence };
+        let early = converse::learn(&*self.provider, plan, &mut talk, &mut response, answer).await?;
+        ending.set(target.in_use.session().filter(|_| talk.ends()));
         let limits = watch::Limits { silence, deadline };
-        Ok(response.map(|body| Passing::new(body, lent, target.in_use, limits, &client.cut)))
+        let watch = |in_use| Watch::start(in_use, limits, client.cut.clone());
+        Ok(response.map(|body| Passing::new(body, early, lent, target.in_use, Some(ending), watch)))
     }
 
     /// Sends a request, and once more on a new connection if a kept one turned out to be closed: when it was not sent

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agentcube_instance::provider::ReserveError;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
@@ -21,11 +21,39 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     /// For the log only: it may name things that are none of the client's business.
     pub detail: Option<String>,
+    /// The body of the answer, where a protocol has its own words.
+    words: Option<serde_json::Value>,
+    /// The methods that would have been allowed.
+    allowed: Option<&'static str>,
 }
 
 impl Refusal {
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, message: message.into(), retry_after: None, detail: None }
+        Refusal {
+            status,
+            code,
+            message: message.into(),
+            retry_after: None,
+            detail: None,
+            words: None,
+            allowed: None,
+        }
+    }
+
+    /// The same in the words of a protocol.
+    pub(crate) fn in_words(mut self, words: serde_json::Value) -> Refusal {
+        self.words = Some(words);
+        self
+    }
+
+    pub(crate) fn with_status(mut self, status: StatusCode) -> Refusal {
+        self.status = status;
+        self
+    }
+
+    pub(crate) fn allowing(mut self, methods: &'static str) -> Refusal {
+        self.allowed = Some(methods);
+        self
     }
 
     fn after(mut self, delay: Option<Duration>) -> Refusal {
@@ -66,6 +94,29 @@ impl Refusal {
         Refusal::new(StatusCode::BAD_GATEWAY, "InstanceFailed", message)
     }
 
+    /// The body has to be read before the request is passed on, and is too long for that.
+    pub(crate) fn too_large(limit: usize) -> Refusal {
+        let message = format!(
+            "the body has more than {limit} bytes; the ids of a conversation are looked for in no more than that"
+        );
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", message)
+    }
+
+    /// So many bodies are being read that there is no room for another.
+    pub(crate) fn no_room() -> Refusal {
+        let message = "too many requests are being read at once";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "TooManyBodies", message)
+            .after(Some(Duration::from_secs(1)))
+    }
+
+    /// A session began, and nobody would find it again.
+    pub(crate) fn unnamed(instance: &str, why: &str) -> Refusal {
+        let message = format!(
+            "the instance {instance} has answered, but the session that began could not be noted ({why}); begin anew"
+        );
+        Refusal::new(StatusCode::BAD_GATEWAY, "SessionNotNoted", message).after(Some(Duration::from_secs(1)))
+    }
+
     /// The client stopped in the middle of its request.
     pub(crate) fn stalled(limit: Duration) -> Refusal {
         let message = format!("no byte of the request came for {limit:?}, though it had not ended");
@@ -90,6 +141,9 @@ impl Refusal {
 
     /// The body of the answer, as JSON.
     pub fn body(&self, request_id: &HeaderValue) -> String {
+        if let Some(words) = &self.words {
+            return words.to_string();
+        }
         let mut error = json!({ "code": self.code, "message": self.message });
         if let Ok(id) = request_id.to_str() {
             error["requestId"] = json!(id);
@@ -106,6 +160,9 @@ impl Refusal {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(seconds) = self.retry_seconds() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(methods) = self.allowed {
+            headers.insert(ALLOW, HeaderValue::from_static(methods));
         }
         headers
     }
