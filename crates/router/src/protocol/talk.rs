@@ -215,13 +215,15 @@ async fn of_a2a(provider: &dyn InstanceProvider, plan: &mut Plan, call: a2a::Cal
     let a2a::Call { about, reply } = call;
     let task_id = &plan.wanted.task.clone();
     let learns = |context: Option<String>| Learns::Ids { reply: reply.clone(), context };
+    // What is said of a task that is known brings no new ids.
+    let about_task = if matches!(about, About::Task(_)) { Learns::Nothing } else { learns(None) };
     match about {
         About::Task(task) | About::Message { task: Some(task), .. } => {
             let named = provider.resolve(task_id, &alias(plan, A2A_TASK, &task)).await?;
             let named = named.ok_or_else(|| a2a::no_task(&reply))?;
             want(plan, named.key, Which::Intact { lease: Some(named.lease) });
             let missing = Some(a2a::no_task(&reply));
-            Ok(Talk { learns: learns(None), missing, named: true, ..Talk::default() })
+            Ok(Talk { learns: about_task, missing, named: true, ..Talk::default() })
         }
         About::Message { task: None, context: Some(context) } => {
             let own = key(plan, "context", &context)?;
