@@ -18,10 +18,13 @@ pub const GATEWAY: &str = "agentcube.io/gateway";
 pub const TASK_FINALIZER: &str = "agentcube.io/release-instances";
 /// Header by which the gateway tells an instance of its reservation.
 pub const RESERVED_TOKEN_HEADER: &str = "x-reserved-token";
-/// Label of Leases of ours: what each is for, [`LEASE_OF_SESSION`] or [`LEASE_OF_ROUTER`]. One watch brings both.
+/// Label of Leases of ours: what each is for, [`LEASE_OF_SESSION`], [`LEASE_OF_ALIAS`] or [`LEASE_OF_ROUTER`]. One
+/// watch brings all.
 pub const LEASE: &str = "agentcube.io/lease";
 /// Value of [`LEASE`]: says which instance a session is bound to.
 pub const LEASE_OF_SESSION: &str = "session";
+/// Value of [`LEASE`]: another name of a session, such as an id that its instance minted; owned by the session's Lease.
+pub const LEASE_OF_ALIAS: &str = "alias";
 /// Value of [`LEASE`]: says that a router is alive, and what it has seen.
 pub const LEASE_OF_ROUTER: &str = "router";
 /// Annotation of an instance: the reservation that it was taken for, `<Lease UID>.<leaseTransitions>`. A session is

@@ -4,6 +4,8 @@ use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ring::rand::{SecureRandom, SystemRandom};
+
 /// The longest key that a session may have, in bytes. It is stored in annotations.
 pub const LONGEST_KEY: usize = 512;
 
@@ -95,6 +97,13 @@ impl SessionKey {
             bad if bad.chars().any(char::is_control) => Err(BadKey::Control),
             text => Ok(SessionKey(text.into())),
         }
+    }
+
+    /// A key that nobody has had and nobody can guess: `<kind>-<128 bits>`.
+    pub fn random(kind: &'static str) -> SessionKey {
+        let mut bits = [0; 16];
+        SystemRandom::new().fill(&mut bits).expect("the kernel always has random bits for a running process");
+        SessionKey(format!("{kind}-{:032x}", u128::from_be_bytes(bits)).into())
     }
 
     pub fn as_str(&self) -> &str {

@@ -3,6 +3,7 @@
 //! The control plane prepares (a `PodTemplate` per revision, a Job where the work runs to completion); the data plane
 //! reserves, from memory where a session is bound. `docs/decisions/0011-reservation.md` has the protocol.
 
+pub mod alias;
 pub mod identity;
 pub mod lifecycle;
 pub mod provider;

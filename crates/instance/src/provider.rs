@@ -9,8 +9,10 @@ use agentcube_api::agentcube::task::InstanceStatistics;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, StreamExt};
 
+use crate::alias::{Alias, NameError, Named};
 use crate::identity::{Endpoint, InstanceId, SessionKey, SpecId, TaskId};
-use crate::token::Token;
+use crate::reserve::{InUse, SessionRef};
+use crate::token::{SealKeys, Token};
 
 /// How a revision stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,6 +110,30 @@ pub struct Request {
     pub key: Option<SessionKey>,
     /// On whose behalf, for a fair share when the maximum is reached.
     pub tenant: Option<String>,
+    /// Whether the session may be a new one.
+    pub which: Which,
+}
+
+/// Which session of a key a request may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Which {
+    /// The key's; where there is none it is begun.
+    #[default]
+    OrNew,
+    /// Only one that exists already, with this Lease if one is named. An instance that it lost is replaced.
+    Existing { lease: Option<Arc<str>> },
+    /// The same, and only with the instance that it has: what was said to that one is known to no other.
+    Intact { lease: Option<Arc<str>> },
+}
+
+impl Which {
+    /// The Lease that the session has to have.
+    pub(crate) fn lease(&self) -> Option<&str> {
+        match self {
+            Which::OrNew => None,
+            Which::Existing { lease } | Which::Intact { lease } => lease.as_deref(),
+        }
+    }
 }
 
 /// How an instance was found, for metrics and logs.
@@ -130,7 +156,7 @@ pub struct Reserved {
     pub endpoint: Endpoint,
     pub token: Token,
     pub path: Path,
-    pub in_use: crate::reserve::InUse,
+    pub in_use: InUse,
 }
 
 /// Why a request got no instance. Says itself what the client is to do.
@@ -148,13 +174,16 @@ pub enum ReserveError {
     OutOfTouch,
     #[error("the router is shutting down")]
     ShuttingDown,
+    /// Only where the session had to exist: the API server has no such one, or its instance is lost.
+    #[error("there is no such session, or its instance is gone")]
+    NoSuchSession,
 }
 
 impl ReserveError {
     /// After how long it makes sense to ask again; none if asking again does not help.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            ReserveError::NoSuchTask => None,
+            ReserveError::NoSuchTask | ReserveError::NoSuchSession => None,
             ReserveError::ShuttingDown => Some(Duration::from_secs(1)),
             ReserveError::Timeout { .. } | ReserveError::NotReady(_) | ReserveError::TooManyWaiting => {
                 Some(Duration::from_secs(2))
@@ -172,4 +201,34 @@ pub trait InstanceProvider: Send + Sync {
 
     /// Counts of a revision's instances, from memory.
     fn instance_statistics(&self, task: &TaskId, spec: &SpecId) -> InstanceStatistics;
+
+    /// The session that an alias stands for, from memory; where that has none, the API server is asked. The session may
+    /// have ended, so it is to be reserved as [`Which::Existing`] or [`Which::Intact`].
+    fn resolve<'a>(
+        &'a self,
+        _task: &'a TaskId,
+        _alias: &'a Alias,
+    ) -> BoxFuture<'a, Result<Option<Named>, ReserveError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Gives the session of a request further names. When this comes back well, every router finds it by them.
+    fn name_session<'a>(
+        &'a self,
+        _in_use: &'a InUse,
+        _aliases: Vec<Alias>,
+    ) -> BoxFuture<'a, Result<(), NameError>> {
+        Box::pin(std::future::ready(Err(NameError::Unsupported)))
+    }
+
+    /// Ends a session before its time; where that fails it ends for being idle. To be called when no request of it is
+    /// in flight: its instance is then as good as new, if the Task lets it be used again.
+    fn end_session(&self, _session: SessionRef) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// What texts for the clients of a Task are sealed with.
+    fn seal_keys(&self, _task: &TaskId) -> Option<SealKeys> {
+        None
+    }
 }

@@ -2,6 +2,7 @@
 //! a call; everything else follows `docs/decisions/0011-reservation.md`. Never serves from a memory that may be too old.
 
 mod activity;
+mod aliases;
 pub mod bind;
 mod binder;
 mod bindings;
@@ -13,6 +14,7 @@ mod flush;
 mod heartbeat;
 mod index;
 mod intern;
+mod naming;
 mod objections;
 mod oneshot;
 pub mod pool;
@@ -42,21 +44,24 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::alias::{Alias, NameError, Named};
 use crate::identity::{Endpoint, SessionKey, SpecId, TaskId};
 use crate::provider::{InstanceProvider, Path, Request, ReserveError, Reserved};
 use crate::record::Instance;
 use crate::revision::label_value;
 use crate::timing::Timing;
-use crate::token::Keys;
+use crate::token::{Keys, SealKeys};
 
 use activity::Activity;
 pub use activity::InUse;
+use aliases::Aliases;
 use bindings::Bindings;
 use clock::Clock;
 use contact::Contact;
 pub use counts::Counts;
 use feed::Routers;
 use index::{Index, SessionId};
+pub use naming::SessionRef;
 use objections::About;
 use signer::Signer;
 use tasks::{TaskView, Tasks};
@@ -99,6 +104,8 @@ struct Shared {
     clock: Clock,
     writes: Writes,
     index: Index,
+    aliases: Aliases,
+    alias_reads: Semaphore,
     pools: Pools,
     tasks: Tasks,
     activity: Arc<Activity>,
@@ -148,6 +155,8 @@ impl Reserver {
             writes: Writes { client, me: binder.clone() },
             binder,
             index: Index::new(),
+            aliases: Aliases::new(),
+            alias_reads: Semaphore::new(naming::READS),
             pools: Pools::new(me.clone(), clock),
             tasks,
             activity: Arc::new(Activity::new(clock)),
@@ -208,6 +217,31 @@ impl InstanceProvider for Reserver {
         let spec = SpecId(label_value(&spec.0).into());
         let pool = self.shared.pools.get(&PoolKey::of(task));
         pool.map(|pool| pool.look(|pool| pool.statistics(&spec))).unwrap_or_default()
+    }
+
+    fn resolve<'a>(
+        &'a self,
+        task: &'a TaskId,
+        alias: &'a Alias,
+    ) -> BoxFuture<'a, Result<Option<Named>, ReserveError>> {
+        Box::pin(self.shared.resolve(task, alias))
+    }
+
+    fn name_session<'a>(
+        &'a self,
+        in_use: &'a InUse,
+        aliases: Vec<Alias>,
+    ) -> BoxFuture<'a, Result<(), NameError>> {
+        Box::pin(self.shared.name_session(in_use, aliases))
+    }
+
+    fn end_session(&self, session: SessionRef) -> BoxFuture<'static, ()> {
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.end_session(session).await })
+    }
+
+    fn seal_keys(&self, task: &TaskId) -> Option<SealKeys> {
+        Some(self.shared.signer.seal_keys(&task.uid))
     }
 }
 

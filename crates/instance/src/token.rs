@@ -4,6 +4,7 @@
 //! `docs/tokens.md` has the format, and how to verify it without this library.
 
 mod keys;
+mod seal;
 mod single_use;
 mod store;
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::identity::{BadKey, SessionKey};
 
 pub use keys::{BadKeys, KeyId, Keys, TaskKeys, task_secret_name};
+pub use seal::SealKeys;
 pub use single_use::SingleUse;
 pub use store::{MASTER_SECRET, StoreError, ensure_master_keys};
 

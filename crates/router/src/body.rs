@@ -10,10 +10,10 @@ use agentcube_instance::reserve::InUse;
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio_util::sync::CancellationToken;
 
+use crate::converse::{Early, Ending};
 use crate::pool::Lent;
-use crate::watch::{Limits, Watch};
+use crate::watch::Watch;
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
@@ -35,10 +35,14 @@ pub(crate) type Reply = Either<Passing, Full<Bytes>>;
 
 /// The body of a response.
 pub(crate) struct Passing {
+    /// What was read of it already.
+    early: Early,
     inner: Incoming,
     /// Given back when the last byte is through, in this order: the connection, then the reservation.
     lent: Option<Lent>,
     in_use: Option<Arc<InUse>>,
+    /// After both of them, the session, if it is over with this.
+    ending: Option<Ending>,
     /// None once the last byte is through.
     watch: Option<Watch>,
 }
@@ -47,17 +51,19 @@ impl Passing {
     /// The connection is the client's, and closed if it does not take the response in time.
     pub(crate) fn new(
         inner: Incoming,
+        early: Early,
         lent: Lent,
         in_use: Arc<InUse>,
-        limits: Limits,
-        connection: &CancellationToken,
+        ending: Option<Ending>,
+        watch: impl FnOnce(Arc<InUse>) -> Watch,
     ) -> Passing {
-        if inner.is_end_stream() {
+        if inner.is_end_stream() && early.is_empty() {
             lent.done();
-            return Passing { inner, lent: None, in_use: None, watch: None };
+            drop(in_use);
+            return Passing { early, inner, lent: None, in_use: None, ending, watch: None };
         }
-        let watch = Some(Watch::start(in_use.clone(), limits, connection.clone()));
-        Passing { inner, lent: Some(lent), in_use: Some(in_use), watch }
+        let watch = Some(watch(in_use.clone()));
+        Passing { early, inner, lent: Some(lent), in_use: Some(in_use), ending, watch }
     }
 
     fn through(&mut self) {
@@ -66,6 +72,7 @@ impl Passing {
         }
         self.watch = None;
         self.in_use = None;
+        self.ending = None;
     }
 
     /// Closing the connection tells the instance that nobody listens any more.
@@ -73,6 +80,7 @@ impl Passing {
         self.lent = None;
         self.watch = None;
         self.in_use = None;
+        self.ending = None;
     }
 }
 
@@ -92,7 +100,10 @@ impl Body for Passing {
             this.broken();
             return Poll::Ready(Some(Err(error)));
         }
-        let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
+        let frame = match this.early.pop_front() {
+            Some(frame) => Some(Ok(frame)),
+            None => ready!(Pin::new(&mut this.inner).poll_frame(cx)),
+        };
         match &frame {
             Some(Ok(_)) => {
                 if let Some(in_use) = &this.in_use {
@@ -101,7 +112,7 @@ impl Body for Passing {
                 if let Some(watch) = &this.watch {
                     watch.alive();
                 }
-                if this.inner.is_end_stream() {
+                if this.is_end_stream() {
                     this.through();
                 }
             }
@@ -112,10 +123,17 @@ impl Body for Passing {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.early.is_empty() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let early: usize = self.early.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
+        let (early, rest) = (early as u64, self.inner.size_hint());
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(early));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(early));
+        }
+        hint
     }
 }

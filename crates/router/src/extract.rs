@@ -119,18 +119,30 @@ impl Place {
             Place::PathVar { template, .. } => {
                 template.find(path).map(|text| decode(text, false)).transpose()
             }
-            Place::Query(name) => {
-                let values: Result<Vec<Cow<'_, str>>, Problem> = query
-                    .split('&')
-                    .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-                    .filter(|(key, _)| decode(key, true).is_ok_and(|key| *key == **name))
-                    .map(|(_, value)| decode(value, true))
-                    .collect();
-                one(values?)
-            }
+            Place::Query(name) => of_query(query, name),
             Place::Cookie(name) => cookie(headers, name),
         }
     }
+}
+
+fn of_query<'a>(query: &'a str, name: &str) -> Result<Option<Cow<'a, str>>, Problem> {
+    let values: Result<Vec<Cow<'_, str>>, Problem> = query
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .filter(|(key, _)| decode(key, true).is_ok_and(|key| *key == *name))
+        .map(|(_, value)| decode(value, true))
+        .collect();
+    one(values?)
+}
+
+/// The value of a query's parameter; nothing at all if it cannot be read, or is given twice.
+pub(crate) fn parameter<'a>(query: &'a str, name: &str) -> Option<Option<Cow<'a, str>>> {
+    of_query(query, name).ok()
+}
+
+/// A part of a path without its percent-encoding.
+pub(crate) fn decoded(text: &str) -> Option<Cow<'_, str>> {
+    decode(text, false).ok()
 }
 
 /// Cookies are taken as they are, without quotes: what their value means is the application's business.

@@ -4,21 +4,17 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use agentcube_api::labels::RESERVED_TOKEN_HEADER;
 use http::header::{
     CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Uri};
 
+use crate::decide::{Decision, TOKEN};
+
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
-const TOKEN: HeaderName = HeaderName::from_static(RESERVED_TOKEN_HEADER);
-/// By this Envoy is told the endpoint; whoever takes it from a client lets the client choose.
-const DESTINATION: HeaderName = HeaderName::from_static("x-gateway-destination-endpoint");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
@@ -42,11 +38,11 @@ const LONGEST_REQUEST_ID: usize = 128;
 pub(crate) struct Added<'a> {
     pub(crate) client: IpAddr,
     pub(crate) host: &'a str,
-    pub(crate) prefix: &'a str,
+    pub(crate) decision: &'a Decision,
     pub(crate) request_id: &'a HeaderValue,
 }
 
-/// Makes the headers of a client's request those of the request to an instance, all but the token.
+/// Makes the headers of a client's request those of the request to an instance.
 pub(crate) fn to_instance(headers: &mut HeaderMap, added: &Added<'_>) {
     let upgrade = upgrade(headers);
     drop_hop_by_hop(headers);
@@ -56,29 +52,15 @@ pub(crate) fn to_instance(headers: &mut HeaderMap, added: &Added<'_>) {
     }
     // The gateway has agreed to take the body already.
     headers.remove(EXPECT);
-    headers.remove(TOKEN);
-    headers.remove(DESTINATION);
+    added.decision.apply(headers);
     headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
     set(headers, HOST, added.host);
-    set(headers, FORWARDED_HOST, added.host);
-    match added.prefix {
-        "" => drop(headers.remove(FORWARDED_PREFIX)),
-        prefix => set(headers, FORWARDED_PREFIX, prefix),
-    }
     let before: Vec<&str> =
         headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
     let client = added.client.to_string();
     let chain = before.into_iter().chain([client.as_str()]).collect::<Vec<_>>().join(", ");
     set(headers, FORWARDED_FOR, &chain);
     headers.insert(REQUEST_ID, added.request_id.clone());
-}
-
-/// Shows the token of the reservation to the instance, and to nobody's log.
-pub(crate) fn set_token(headers: &mut HeaderMap, token: &str) {
-    if let Ok(mut value) = HeaderValue::from_str(token) {
-        value.set_sensitive(true);
-        headers.insert(TOKEN, value);
-    }
 }
 
 /// Makes the headers of an instance's response those of the response to the client.
@@ -130,11 +112,6 @@ pub(crate) fn host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     values.next().is_none().then(|| first.to_owned())
 }
 
-/// Bytes of all names and values, as they stand in a request.
-pub(crate) fn size(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
-}
-
 /// Gives requests ids that do not repeat.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
@@ -164,7 +141,10 @@ impl RequestIds {
 
 #[cfg(test)]
 mod tests {
+    use agentcube_instance::Endpoint;
+
     use super::*;
+    use crate::decide::DESTINATION;
 
     fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &'static str)| {
@@ -175,10 +155,15 @@ mod tests {
 
     fn sent(pairs: &[(&'static str, &'static str)]) -> Vec<(String, String)> {
         let mut headers = map(pairs);
+        let decision = Decision {
+            endpoint: Endpoint { host: [127, 0, 0, 1].into(), port: 1 },
+            set: vec![(HeaderName::from_static("x-forwarded-prefix"), HeaderValue::from_static("/a/b"))],
+            remove: vec![TOKEN, DESTINATION],
+        };
         let added = Added {
             client: [127, 0, 0, 1].into(),
             host: "example.com",
-            prefix: "/a/b",
+            decision: &decision,
             request_id: &HeaderValue::from_static("id-1"),
         };
         to_instance(&mut headers, &added);
@@ -208,7 +193,6 @@ mod tests {
         let expected = [
             ("host", "example.com"),
             ("x-forwarded-for", "10.0.0.9, 127.0.0.1"),
-            ("x-forwarded-host", "example.com"),
             ("x-forwarded-prefix", "/a/b"),
             ("x-forwarded-proto", "http"),
             ("x-request-id", "id-1"),

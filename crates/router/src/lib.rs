@@ -3,11 +3,14 @@
 
 mod body;
 mod classes;
+mod converse;
+pub mod decide;
 pub mod extract;
 mod gateway;
 mod headers;
 mod pool;
 mod ports;
+pub mod protocol;
 mod proxy;
 pub mod refusal;
 pub mod route;

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_instance::provider::{self, InstanceProvider, Reserved};
+use agentcube_instance::InstanceId;
+use agentcube_instance::provider::{InstanceProvider, Reserved};
 use agentcube_instance::reserve::InUse;
-use agentcube_instance::{Endpoint, InstanceId, SessionKey};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::Either;
 use hyper::body::{Body, Incoming};
 use parking_lot::RwLock;
@@ -19,17 +19,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::body::{Passing, Reply};
+use crate::converse::{self, Answer, Ending};
+use crate::decide::{self, Asked, At, Decision, Plan};
 use crate::gateway::Options;
 use crate::headers::{self, Added, RequestIds};
 use crate::pool::{Connect, Lent, Pool};
+use crate::protocol::talk::{self, Talk};
 use crate::refusal::Refusal;
-use crate::route::{Limits, Route, SessionRule, Table};
+use crate::route::{Limits, Route, Table};
 use crate::tunnel;
 use crate::upload::{Progress, Received, Sent};
-use crate::watch;
-
-/// The most that the headers of a request may measure, in bytes. The server refuses twice as much by itself.
-pub(crate) const HEADER_LIMIT: usize = 64 << 10;
+use crate::watch::{self, Watch};
 
 /// Passes requests on.
 pub(crate) struct Proxy {
@@ -46,6 +46,8 @@ pub(crate) struct Proxy {
     pub(crate) slots: Arc<Semaphore>,
     /// How long a client may take to send the head of a request, and may be silent between two.
     pub(crate) head_timeout: Duration,
+    /// For bodies that have to be read before they can be passed on.
+    room: Arc<Semaphore>,
 }
 
 /// The connection that requests come in on.
@@ -62,28 +64,21 @@ pub(crate) struct Client {
 /// A request as it came in.
 struct Arrived<'a> {
     client: &'a Client,
-    host: String,
     id: HeaderValue,
 }
 
 /// An instance, and what is needed to talk to it.
 struct Target {
     instance: InstanceId,
-    endpoint: Endpoint,
-    token: HeaderMap,
+    decision: Decision,
     in_use: Arc<InUse>,
 }
 
-impl From<Reserved> for Target {
-    fn from(reserved: Reserved) -> Target {
-        let mut token = HeaderMap::with_capacity(1);
-        headers::set_token(&mut token, reserved.token.reveal());
-        Target {
-            instance: reserved.instance,
-            endpoint: reserved.endpoint,
-            token,
-            in_use: Arc::new(reserved.in_use),
-        }
+impl Target {
+    fn new(plan: &Plan, talk: &Talk, reserved: Reserved) -> Target {
+        let mut decision = Decision::new(plan, &reserved);
+        talk.amend(&mut decision);
+        Target { instance: reserved.instance, decision, in_use: Arc::new(reserved.in_use) }
     }
 }
 
@@ -104,6 +99,7 @@ impl Proxy {
             cut: CancellationToken::new(),
             slots: Arc::new(Semaphore::new(options.connections)),
             head_timeout: options.head_timeout,
+            room: converse::room(),
         }
     }
 
@@ -141,25 +137,27 @@ impl Proxy {
         id: HeaderValue,
         request: Request<Incoming>,
     ) -> Result<Response<Passing>, Refusal> {
-        let host = check(&request)?;
-        let path = request.uri().path();
-        let found = self.table.read().find(client.port, &host, path);
-        let route = found.ok_or_else(|| Refusal::no_route(&host, path))?;
-        if let Some(why) = &route.unsupported {
-            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", &**why));
-        }
-        let rest = route.rest(path).unwrap_or("/");
-        let key = match &route.session {
-            SessionRule::Oneshot => None,
-            SessionRule::BySession(extractors) => {
-                Some(extractors.key(request.headers(), rest, request.uri().query())?)
-            }
+        let host = headers::host(request.uri(), request.headers());
+        let asked = Asked {
+            at: At::Port(client.port),
+            method: request.method(),
+            host: host.as_deref(),
+            path: request.uri().path(),
+            query: request.uri().query(),
+            headers: request.headers(),
         };
-        let wanted = self.wanted(&route, key, request.headers());
+        let mut plan = decide::plan(&self.table.read(), &self.tenant, &asked)?;
         let mut request = request.map(Received::new);
+        let found = converse::look_into(&plan, &mut request, &self.room).await?;
+        let provider = &*self.provider;
+        let mut talk = talk::settle(provider, &mut plan, &found).await?;
+        let mut ending = Ending::new(self.provider.clone());
         let reaching = async {
-            let target = Target::from(self.provider.reserve_instance(wanted.clone()).await?);
-            self.reach(target, wanted, &route.limits).await
+            let reserved = talk::reserve(provider, &mut plan, &mut talk).await?;
+            if talk.is_first() {
+                ending.set(reserved.in_use.session());
+            }
+            self.reach(Target::new(&plan, &talk, reserved), &mut plan, &mut talk).await
         };
         let (lent, target) = tokio::select! {
             // Nothing is read ahead for a session that has its instance.
@@ -167,17 +165,8 @@ impl Proxy {
             reached = reaching => reached?,
             why = request.body_mut().broken() => return Err(Refusal::broken(&why)),
         };
-        let arrived = Arrived { client, host, id };
-        self.exchange(&route, arrived, request, lent, target).await
-    }
-
-    fn wanted(&self, route: &Route, key: Option<SessionKey>, headers: &HeaderMap) -> provider::Request {
-        let tenant = headers.get(&self.tenant).and_then(|value| value.to_str().ok());
-        provider::Request {
-            task: route.task.clone(),
-            key,
-            tenant: tenant.filter(|tenant| !tenant.is_empty()).map(str::to_owned),
-        }
+        let arrived = Arrived { client, id };
+        self.exchange(ending, &plan, talk, arrived, request, lent, target).await
     }
 
     /// A connection to the instance. If it cannot be had, the instance may have died a moment ago, and nothing has been
@@ -185,43 +174,48 @@ impl Proxy {
     async fn reach(
         &self,
         target: Target,
-        wanted: provider::Request,
-        limits: &Limits,
+        plan: &mut Plan,
+        talk: &mut Talk,
     ) -> Result<(Lent, Target), Refusal> {
-        let failed = match self.connection(&target, limits).await {
+        let limits = plan.route.limits;
+        let failed = match self.connection(&target, &limits).await {
             Ok(lent) => return Ok((lent, target)),
             Err(error) => error,
         };
         let before = target.instance.clone();
         drop(target);
-        let target = Target::from(self.provider.reserve_instance(wanted).await?);
+        let reserved = talk::reserve(&*self.provider, plan, talk).await?;
+        let target = Target::new(plan, talk, reserved);
         if target.instance == before {
             return Err(Refusal::unreachable(&before.name, &failed.to_string()));
         }
-        match self.connection(&target, limits).await {
+        match self.connection(&target, &limits).await {
             Ok(lent) => Ok((lent, target)),
             Err(error) => Err(Refusal::unreachable(&target.instance.name, &error.to_string())),
         }
     }
 
     async fn connection(&self, target: &Target, limits: &Limits) -> std::io::Result<Lent> {
-        match self.pool.take(&target.instance, target.endpoint) {
+        match self.pool.take(&target.instance, target.decision.endpoint) {
             Some(lent) => Ok(lent),
-            None => self.pool.connect(&target.instance, target.endpoint, limits.connect).await,
+            None => self.pool.connect(&target.instance, target.decision.endpoint, limits.connect).await,
         }
     }
 
     async fn exchange(
         &self,
-        route: &Route,
+        mut ending: Ending,
+        plan: &Plan,
+        mut talk: Talk,
         arrived: Arrived<'_>,
         mut request: Request<Received>,
         lent: Lent,
         target: Target,
     ) -> Result<Response<Passing>, Refusal> {
+        let route = &*plan.route;
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
         let progress = Arc::new(Progress::default());
-        let (request, over) = outgoing(route, &arrived, request, &target, progress.clone());
+        let (request, over) = outgoing(plan, &arrived, request, &target, progress.clone());
         let sending = self.send(route, request, lent, &target);
         let (mut response, lent) = tokio::select! {
             sent = sending => sent.map_err(|refusal| progress.stalled().map_or(refusal, Refusal::stalled))?,
@@ -248,8 +242,13 @@ impl Proxy {
         tracing::debug!(port = client.port, task = %route.task, instance = %target.instance.name, "passed on");
         let deadline = route.limits.request.filter(|_| !is_stream(&response));
         let deadline = deadline.map(|limit| progress.ended().unwrap_or_else(Instant::now) + limit);
+        let (instance, in_use) = (&target.instance, &*target.in_use);
+        let answer = Answer { instance, in_use, deadline, silence };
+        let early = converse::learn(&*self.provider, plan, &mut talk, &mut response, answer).await?;
+        ending.set(target.in_use.session().filter(|_| talk.ends()));
         let limits = watch::Limits { silence, deadline };
-        Ok(response.map(|body| Passing::new(body, lent, target.in_use, limits, &client.cut)))
+        let watch = |in_use| Watch::start(in_use, limits, client.cut.clone());
+        Ok(response.map(|body| Passing::new(body, early, lent, target.in_use, Some(ending), watch)))
     }
 
     /// Sends a request, and once more on a new connection if a kept one turned out to be closed: when it was not sent
@@ -274,7 +273,8 @@ impl Proxy {
             (None, Some(head)) if lent.reused => head.map(|()| Sent::empty(target.in_use.clone())),
             _ => return Err(Refusal::failed(name, &said(error.error()))),
         };
-        let connecting = self.pool.connect(&target.instance, target.endpoint, route.limits.connect).await;
+        let connecting =
+            self.pool.connect(&target.instance, target.decision.endpoint, route.limits.connect).await;
         let mut lent = connecting.map_err(|error| Refusal::unreachable(name, &error.to_string()))?;
         match lent.sender.send_request(request).await {
             Ok(response) => Ok((response, lent)),
@@ -299,40 +299,21 @@ fn copy(request: &Request<Sent>) -> Request<()> {
     copy
 }
 
-/// Refuses what cannot be routed at all; gives the host otherwise.
-fn check(request: &Request<Incoming>) -> Result<String, Refusal> {
-    if *request.method() == Method::CONNECT {
-        let message = "this gateway is no proxy for CONNECT: send requests for the path of a Task";
-        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "ConnectRefused", message));
-    }
-    let size = headers::size(request.headers()) + request.uri().path().len();
-    if size > HEADER_LIMIT {
-        let message =
-            format!("the headers of this request measure {size} bytes; at most {HEADER_LIMIT} are allowed");
-        return Err(Refusal::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "HeadersTooLarge", message));
-    }
-    headers::host(request.uri(), request.headers()).ok_or_else(|| {
-        let message = "the request must name its host exactly once";
-        Refusal::new(StatusCode::BAD_REQUEST, "HostInvalid", message)
-    })
-}
-
 /// The request as the instance gets it.
 fn outgoing(
-    route: &Route,
+    plan: &Plan,
     arrived: &Arrived<'_>,
     request: Request<Received>,
     target: &Target,
     progress: Arc<Progress>,
 ) -> (Request<Sent>, oneshot::Receiver<()>) {
     let (mut parts, body) = request.into_parts();
-    parts.uri = below(route, &parts.uri);
+    parts.uri = below(&plan.route, &parts.uri);
     parts.version = Version::HTTP_11;
     let client = arrived.client.address;
-    let added = Added { client, host: &arrived.host, prefix: &route.prefix, request_id: &arrived.id };
+    let added = Added { client, host: &plan.host, decision: &target.decision, request_id: &arrived.id };
     headers::to_instance(&mut parts.headers, &added);
-    parts.headers.extend(target.token.clone());
-    let (body, over) = Sent::new(body, target.in_use.clone(), progress, route.limits.upload_idle);
+    let (body, over) = Sent::new(body, target.in_use.clone(), progress, plan.route.limits.upload_idle);
     (Request::from_parts(parts, body), over)
 }
 

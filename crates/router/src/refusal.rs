@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use agentcube_instance::provider::ReserveError;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use http::{Response, StatusCode};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
 
@@ -21,11 +21,39 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     /// For the log only: it may name things that are none of the client's business.
     pub detail: Option<String>,
+    /// The body of the answer, where a protocol has its own words.
+    words: Option<serde_json::Value>,
+    /// The methods that would have been allowed.
+    allowed: Option<&'static str>,
 }
 
 impl Refusal {
-    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, message: message.into(), retry_after: None, detail: None }
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal {
+            status,
+            code,
+            message: message.into(),
+            retry_after: None,
+            detail: None,
+            words: None,
+            allowed: None,
+        }
+    }
+
+    /// The same in the words of a protocol.
+    pub(crate) fn in_words(mut self, words: serde_json::Value) -> Refusal {
+        self.words = Some(words);
+        self
+    }
+
+    pub(crate) fn with_status(mut self, status: StatusCode) -> Refusal {
+        self.status = status;
+        self
+    }
+
+    pub(crate) fn allowing(mut self, methods: &'static str) -> Refusal {
+        self.allowed = Some(methods);
+        self
     }
 
     fn after(mut self, delay: Option<Duration>) -> Refusal {
@@ -66,6 +94,29 @@ impl Refusal {
         Refusal::new(StatusCode::BAD_GATEWAY, "InstanceFailed", message)
     }
 
+    /// The body has to be read before the request is passed on, and is too long for that.
+    pub(crate) fn too_large(limit: usize) -> Refusal {
+        let message = format!(
+            "the body has more than {limit} bytes; the ids of a conversation are looked for in no more than that"
+        );
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", message)
+    }
+
+    /// So many bodies are being read that there is no room for another.
+    pub(crate) fn no_room() -> Refusal {
+        let message = "too many requests are being read at once";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "TooManyBodies", message)
+            .after(Some(Duration::from_secs(1)))
+    }
+
+    /// A session began, and nobody would find it again.
+    pub(crate) fn unnamed(instance: &str, why: &str) -> Refusal {
+        let message = format!(
+            "the instance {instance} has answered, but the session that began could not be noted ({why}); begin anew"
+        );
+        Refusal::new(StatusCode::BAD_GATEWAY, "SessionNotNoted", message).after(Some(Duration::from_secs(1)))
+    }
+
     /// The client stopped in the middle of its request.
     pub(crate) fn stalled(limit: Duration) -> Refusal {
         let message = format!("no byte of the request came for {limit:?}, though it had not ended");
@@ -73,7 +124,7 @@ impl Refusal {
     }
 
     /// The request ended in the middle; mostly its client is gone, and nobody reads this.
-    pub(crate) fn broken(why: &hyper::Error) -> Refusal {
+    pub(crate) fn broken(why: &dyn std::fmt::Display) -> Refusal {
         let message = format!("the request ended before its body did ({why}); it was not sent");
         Refusal::new(StatusCode::BAD_REQUEST, "RequestBroken", message)
     }
@@ -83,24 +134,44 @@ impl Refusal {
         Refusal::new(StatusCode::GATEWAY_TIMEOUT, "RequestTimeout", message)
     }
 
-    /// As a response.
-    pub(crate) fn into_response(self, request_id: &HeaderValue) -> Response<Full<Bytes>> {
+    /// After how many seconds to try again, as the header Retry-After says it.
+    pub fn retry_seconds(&self) -> Option<u64> {
+        self.retry_after.map(|delay| delay.as_secs().max(1))
+    }
+
+    /// The body of the answer, as JSON.
+    pub fn body(&self, request_id: &HeaderValue) -> String {
+        if let Some(words) = &self.words {
+            return words.to_string();
+        }
         let mut error = json!({ "code": self.code, "message": self.message });
         if let Ok(id) = request_id.to_str() {
             error["requestId"] = json!(id);
         }
-        let seconds = self.retry_after.map(|delay| delay.as_secs().max(1));
-        if let Some(seconds) = seconds {
+        if let Some(seconds) = self.retry_seconds() {
             error["retryAfterSeconds"] = json!(seconds);
         }
-        let body = format!("{}\n", json!({ "error": error }));
-        let mut response = Response::new(Full::new(Bytes::from(body)));
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
+        format!("{}\n", json!({ "error": error }))
+    }
+
+    /// The headers of the answer.
+    pub fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::with_capacity(2);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(seconds) = seconds {
+        if let Some(seconds) = self.retry_seconds() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if let Some(methods) = self.allowed {
+            headers.insert(ALLOW, HeaderValue::from_static(methods));
+        }
+        headers
+    }
+
+    /// As a response.
+    pub(crate) fn into_response(self, request_id: &HeaderValue) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::new(Bytes::from(self.body(request_id))));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers();
         response
     }
 }
@@ -124,6 +195,7 @@ impl From<ReserveError> for Refusal {
             ReserveError::TooManyWaiting => (StatusCode::SERVICE_UNAVAILABLE, "TooManyWaiting"),
             ReserveError::OutOfTouch => (StatusCode::SERVICE_UNAVAILABLE, "OutOfTouch"),
             ReserveError::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "ShuttingDown"),
+            ReserveError::NoSuchSession => (StatusCode::NOT_FOUND, "NoSuchSession"),
         };
         let refusal = Refusal::new(status, code, told(&error)).after(error.retry_after());
         // What it says beyond that are words of the API server, names of Secrets, lines of logs.

@@ -2,17 +2,19 @@
 //! changes by one gateway or one Task at a time.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::agentcube::request::RequestHandlingSpec;
-use agentcube_api::agentcube::routing::{Protocol, RoutePolicy};
+use agentcube_api::agentcube::routing::{Protocol, RoutePolicy, RoutingSpec, SessionIds};
 use agentcube_api::{GoDuration, Task};
 use agentcube_instance::TaskId;
 use kube::ResourceExt;
+use serde_json::Value;
 
 use crate::extract::{self, Extractors};
+use crate::protocol::mcp;
 
 /// How long a connection to an instance may take when the Task does not say.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -103,6 +105,8 @@ pub struct Route {
     /// Hosts of its own; none means those of the listeners.
     pub hosts: Vec<HostPattern>,
     pub session: SessionRule,
+    /// What is spoken with it.
+    pub spoken: Spoken,
     pub limits: Limits,
     /// Why it cannot be served here, although it is routed here.
     pub unsupported: Option<Arc<str>>,
@@ -116,6 +120,33 @@ pub enum SessionRule {
     Oneshot,
     /// The instance of the session, whose key is found by these.
     BySession(Extractors),
+}
+
+/// A protocol that the router knows, and what the Task says of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Spoken {
+    Http,
+    Mcp(mcp::Rule),
+    /// With the agent card that the Task gives.
+    A2a(Option<Arc<BTreeMap<String, Value>>>),
+}
+
+impl Spoken {
+    fn read(routing: &RoutingSpec) -> Spoken {
+        match routing.protocol {
+            Protocol::Http => Spoken::Http,
+            Protocol::Mcp => {
+                let spec = routing.mcp.clone().unwrap_or_default();
+                let param = spec.session_param.map(|name| format!("mcp-param-{name}").to_ascii_lowercase());
+                let param = param.and_then(|name| name.parse().ok());
+                Spoken::Mcp(mcp::Rule { param, sealed: spec.session_ids == SessionIds::Sealed })
+            }
+            Protocol::A2a => {
+                let card = routing.a2a.as_ref().and_then(|spec| spec.agent_card.clone());
+                Spoken::A2a(card.map(Arc::new))
+            }
+        }
+    }
 }
 
 /// How long things may take; none is without limit.
@@ -155,6 +186,7 @@ impl Route {
             hosts: routing.hostnames.iter().map(|host| HostPattern::read(Some(host))).collect(),
             unsupported: unsupported(task, &session),
             session,
+            spoken: Spoken::read(routing),
             limits: Limits::read(&task.spec.request_handling),
             created: task.creation_timestamp().map_or(0, |time| time.0.as_second()),
             task: id,
@@ -188,20 +220,11 @@ impl Route {
 
 /// What this gateway does not do yet, in words for the Task's owner.
 fn unsupported(task: &Task, session: &SessionRule) -> Option<Arc<str>> {
-    let routing = &task.spec.routing;
     if let SessionRule::BySession(extractors) = session
         && extractors.is_empty()
+        && task.spec.routing.protocol == Protocol::Http
     {
-        let protocol = match routing.protocol {
-            Protocol::Http => "HTTP",
-            Protocol::Mcp => "MCP",
-            Protocol::A2a => "A2A",
-        };
-        let message = format!(
-            "the built-in gateway does not yet know sessions of protocol {protocol}: \
-             give routing.sessionIdentifier.extractors"
-        );
-        return Some(message.into());
+        return Some("sessions of protocol HTTP need routing.sessionIdentifier.extractors".into());
     }
     let tls = task.spec.request_handling.backend.tls_policy.is_some();
     tls.then(|| "the built-in gateway does not yet speak TLS to instances: remove backend.tlsPolicy".into())
@@ -549,7 +572,12 @@ mod tests {
             let limits = read(&object).limits;
             assert_eq!((limits.stream_idle, limits.upload_idle), (idle, upload));
         }
-        assert!(route.unsupported.unwrap().contains("MCP"));
+        assert_eq!(route.unsupported, None);
+        let param = Some(http::HeaderName::from_static("mcp-param-room"));
+        object["spec"]["routing"]["mcp"] = json!({ "sessionParam": "Room", "sessionIds": "Sealed" });
+        assert_eq!(read(&object).spoken, Spoken::Mcp(mcp::Rule { param, sealed: true }));
+        object["spec"]["routing"]["protocol"] = json!("HTTP");
+        assert!(read(&object).unsupported.unwrap().contains("extractors"));
         object["spec"]["routing"] = json!({ "routePolicy": "Oneshot" });
         assert_eq!(read(&object).unsupported, None);
         object["spec"]["requestHandling"]["backend"] = json!({ "tlsPolicy": { "insecureSkipVerify": true } });

@@ -16,7 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::proxy::{Client, HEADER_LIMIT, Proxy};
+use crate::decide::HEADER_LIMIT;
+use crate::proxy::{Client, Proxy};
 use crate::socket;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(30);

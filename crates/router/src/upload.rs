@@ -12,10 +12,11 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, Sleep};
 
 use crate::body::Error;
+use crate::protocol::json;
 
 /// How much is read before there is an instance, in bytes.
 const READ_AHEAD: usize = 64 << 10;
@@ -28,12 +29,78 @@ pub(crate) struct Received {
     early: VecDeque<Frame<Bytes>>,
     size: usize,
     ended: bool,
+    /// The room that what was read takes up.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+/// Why a body was not read as a whole.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    TooLarge,
+    /// There is no room for it at present.
+    NoRoom,
+    /// Nothing came for so long.
+    Stalled(Duration),
+    Broken(hyper::Error),
+    /// Whoever looks at it does not want it.
+    Unwanted(json::Error),
 }
 
 impl Received {
     pub(crate) fn new(inner: Incoming) -> Received {
         let ended = inner.is_end_stream();
-        Received { inner, early: VecDeque::new(), size: 0, ended }
+        Received { inner, early: VecDeque::new(), size: 0, ended, room: None }
+    }
+
+    /// Reads all of it, shows it to `look`, and keeps it to be passed on.
+    pub(crate) async fn read_whole(
+        &mut self,
+        limit: usize,
+        idle: Option<Duration>,
+        room: &Arc<Semaphore>,
+        mut look: impl FnMut(&[u8]) -> Result<(), json::Error>,
+    ) -> Result<(), Unread> {
+        if self.inner.size_hint().lower() > limit as u64 {
+            return Err(Unread::TooLarge);
+        }
+        while !self.ended {
+            let frame = match idle {
+                Some(idle) => tokio::time::timeout(idle, self.inner.frame()).await,
+                None => Ok(self.inner.frame().await),
+            };
+            let frame = frame.map_err(|_| Unread::Stalled(idle.unwrap_or_default()))?;
+            let Some(frame) = frame.transpose().map_err(Unread::Broken)? else {
+                self.ended = true;
+                break;
+            };
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            self.size += FRAME + length;
+            if self.size > limit {
+                return Err(Unread::TooLarge);
+            }
+            self.take_room(room)?;
+            if let Some(bytes) = frame.data_ref() {
+                look(bytes).map_err(Unread::Unwanted)?;
+            }
+            self.early.push_back(frame);
+            self.ended = self.inner.is_end_stream();
+        }
+        Ok(())
+    }
+
+    fn take_room(&mut self, room: &Arc<Semaphore>) -> Result<(), Unread> {
+        let held = self.room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = (self.size.div_ceil(1024)).saturating_sub(held);
+        if more == 0 {
+            return Ok(());
+        }
+        let more = u32::try_from(more).map_err(|_| Unread::TooLarge)?;
+        let taken = room.clone().try_acquire_many_owned(more).map_err(|_| Unread::NoRoom)?;
+        match &mut self.room {
+            Some(held) => held.merge(taken),
+            None => self.room = Some(taken),
+        }
+        Ok(())
     }
 
     /// Comes back only if the body breaks off, as when the client leaves. That shows by reading alone, so some is read
@@ -84,6 +151,7 @@ pub(crate) struct Sent {
     limit: Option<Duration>,
     /// Runs only while the client is waited for: the instance may take its time.
     waiting: Option<Pin<Box<Sleep>>>,
+    _room: Option<OwnedSemaphorePermit>,
     /// Dropped with the body, which tells whoever waits.
     _over: Option<oneshot::Sender<()>>,
 }
@@ -100,13 +168,13 @@ impl Sent {
             let _ = progress.ended.set(Instant::now());
         }
         let inner = (!received.ended).then_some(received.inner);
-        let early = received.early;
-        (Sent { early, inner, in_use, progress, limit, waiting: None, _over: Some(sender) }, over)
+        let (early, _room) = (received.early, received.room);
+        (Sent { early, inner, in_use, progress, limit, waiting: None, _room, _over: Some(sender) }, over)
     }
 
     pub(crate) fn empty(in_use: Arc<InUse>) -> Sent {
         let (early, progress) = (VecDeque::new(), Arc::default());
-        Sent { early, inner: None, in_use, progress, limit: None, waiting: None, _over: None }
+        Sent { early, inner: None, in_use, progress, limit: None, waiting: None, _room: None, _over: None }
     }
 
     /// Waits for the client no longer than it may take.

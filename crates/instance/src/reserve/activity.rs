@@ -36,6 +36,8 @@ pub(super) enum Subject {
 #[derive(Debug)]
 pub(super) struct Use {
     pub(super) subject: Subject,
+    /// UID of the session's Lease.
+    pub(super) lease: Option<Arc<str>>,
     /// How often it is written, in milliseconds.
     interval: u32,
     in_flight: AtomicU32,
@@ -50,12 +52,18 @@ impl Use {
     pub(super) fn new(subject: Subject, interval: Duration, written: Duration) -> Use {
         Use {
             subject,
+            lease: None,
             interval: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
             in_flight: AtomicU32::new(0),
             last: AtomicU64::new(0),
             written: AtomicU64::new(millis(written)),
             queued: AtomicBool::new(false),
         }
+    }
+
+    /// The same, of the session with this Lease.
+    pub(super) fn of_lease(self, uid: Arc<str>) -> Use {
+        Use { lease: Some(uid), ..self }
     }
 
     /// A request begins. To be followed by [`Activity::guard`].
@@ -243,6 +251,10 @@ impl InUse {
     /// A hold on nothing: for instances that are not kept count of.
     pub fn detached() -> InUse {
         InUse { hold: None }
+    }
+
+    pub(super) fn usage(&self) -> Option<&Arc<Use>> {
+        self.hold.as_ref().map(|held| &held.usage)
     }
 
     /// Waits until the request has to end although it is not done: the router has lost touch, and others may count on

@@ -17,7 +17,7 @@ use super::tasks::TaskView;
 use super::waiting::{Grant, PoolKey, Ticket};
 use super::writes::{Deleted, Failure};
 use crate::identity::InstanceId;
-use crate::provider::{Path, ReserveError};
+use crate::provider::{Path, ReserveError, Which};
 use crate::record::{Hold, Instance, Life, Session};
 
 const FIRST_REST: Duration = Duration::from_millis(20);
@@ -90,13 +90,15 @@ impl Drop for Finish {
 pub(super) async fn run(shared: Arc<Shared>, binding: Arc<Binding>) {
     shared.index.begin_binding(&binding.id);
     let mut finish = Finish { shared: shared.clone(), binding: binding.clone(), outcome: Outcome::Abandoned };
+    // Whoever wants no new session is not told that there is none before the server has said so.
+    let unsure = binding.which != Which::OrNew;
     let mut binder = Binder {
         shared,
         binding,
         ticket: None,
         none_free: false,
         grant: None,
-        unsure: false,
+        unsure,
         looked: None,
         took: false,
         waited: false,
@@ -117,6 +119,9 @@ impl Binder {
             let known = self.known();
             self.refresh_candidate();
             let step = self.decide(&known);
+            if self.finds_none(&known, &step) {
+                return Outcome::Failed(ReserveError::NoSuchSession);
+            }
             if self.binding.cancel.is_cancelled() {
                 last_steps = last_steps.saturating_sub(1);
                 if last_steps == 0 || !self.finishes(&known, &step) {
@@ -194,6 +199,27 @@ impl Binder {
         let sent = known.entry.as_ref().and_then(|entry| entry.sent);
         let me = &self.shared.binder;
         bind::decide(&Situation { me, now, timing, lease, holder, candidate, sent, took: self.took })
+    }
+
+    /// Whether the session that is wanted does not exist: the step would begin one, or do without its instance.
+    fn finds_none(&self, known: &Knowledge, step: &Step) -> bool {
+        let which = &self.binding.which;
+        if self.unsure || *which == Which::OrNew {
+            return false;
+        }
+        let Some(session) = known.session() else { return true };
+        let other = which.lease().is_some_and(|lease| *session.uid != *lease);
+        let lost = matches!(
+            step,
+            Step::Ask
+                | Step::Create { .. }
+                | Step::Point { .. }
+                | Step::Claim { .. }
+                | Step::DeleteInstance
+                | Step::Wait { why: Why::OldInstance, .. }
+        );
+        let waits = session.holder.is_none();
+        session.ending || other || (matches!(which, Which::Intact { .. }) && (lost || waits))
     }
 
     /// Whether a step only brings to an end what cannot be taken back: the Lease names an instance already.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::bind::Why;
 use super::index::SessionId;
 use crate::identity::{SessionKey, TaskId};
-use crate::provider::{Path, ReserveError};
+use crate::provider::{Path, ReserveError, Which};
 
 /// How many requests may wait for one key.
 const MOST_WAITING: usize = 10_000;
@@ -33,6 +33,8 @@ pub(super) struct Binding {
     pub(super) task: TaskId,
     pub(super) key: SessionKey,
     pub(super) tenant: Option<String>,
+    /// What the first who asked for it would have.
+    pub(super) which: Which,
     pub(super) cancel: CancellationToken,
     /// Something that the binding rests on has changed.
     pub(super) changed: Notify,
@@ -142,10 +144,11 @@ impl Binding {
         task: TaskId,
         key: SessionKey,
         tenant: Option<String>,
+        which: Which,
         cancel: CancellationToken,
     ) -> Binding {
         let (changed, state, done) = (Notify::new(), Mutex::default(), watch::Sender::new(None));
-        Binding { id, task, key, tenant, cancel, changed, state, done }
+        Binding { id, task, key, tenant, which, cancel, changed, state, done }
     }
 }
 

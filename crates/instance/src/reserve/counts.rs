@@ -59,6 +59,7 @@ impl Counts {
             ReserveError::TooManyWaiting => "too_many_waiting",
             ReserveError::OutOfTouch => "out_of_touch",
             ReserveError::ShuttingDown => "shutting_down",
+            ReserveError::NoSuchSession => "no_such_session",
         };
         self.refused.with(&[reason]).inc();
     }

@@ -15,12 +15,15 @@ use parking_lot::Mutex;
 use super::Shared;
 use super::index::{Kept, LeaseNews, Objection, SessionId, Source};
 use super::objections::About;
+use crate::alias::{AliasId, Record};
 use crate::record::{Hold, Instance, LeaseHash, RouterLease, Session};
 
 /// What a Lease of ours is.
 #[derive(Debug)]
 pub(super) enum LeaseItem {
     Session(SessionId, Kept),
+    /// Another name of a session; nothing if it is spoilt.
+    Alias(AliasId, Option<Record>),
     Router(RouterLease),
     /// None of ours.
     Other,
@@ -32,6 +35,9 @@ impl LeaseItem {
             return LeaseItem::Router(router);
         }
         let meta = &lease.metadata;
+        if let Some(id) = AliasId::read(meta) {
+            return LeaseItem::Alias(id, Record::read(lease));
+        }
         let (Some(id), Some(uid)) = (session_id(meta), meta.uid.as_deref()) else {
             return LeaseItem::Other;
         };
@@ -84,6 +90,14 @@ impl Shared {
             LeaseItem::Session(id, kept) => {
                 let news = self.index.put_lease(id.clone(), kept, source, now);
                 self.lease_news(&id, news);
+            }
+            LeaseItem::Alias(id, record) => {
+                let watched = match source {
+                    Source::Watch(revision) => Some(revision),
+                    Source::Read | Source::Write(_) => None,
+                };
+                self.aliases.put(id, record, watched);
+                self.lease_reached(source);
             }
             LeaseItem::Router(router) => {
                 self.routers.put(router, now);
@@ -185,14 +199,16 @@ impl Sink<Lease> for Leases {
 
     fn listed(&self, items: Vec<LeaseItem>, revision: u64) {
         let now = self.shared.clock.now();
-        let mut sessions = Vec::new();
+        let (mut sessions, mut aliases) = (Vec::new(), Vec::new());
         for item in items {
             match item {
                 LeaseItem::Session(id, kept) => sessions.push((id, kept)),
+                LeaseItem::Alias(id, record) => aliases.push((id, record)),
                 LeaseItem::Router(router) => self.shared.routers.put(router, now),
                 LeaseItem::Other => {}
             }
         }
+        self.shared.aliases.list(aliases, revision);
         for (id, news) in self.shared.index.list_leases(sessions, revision, now) {
             self.shared.lease_news(&id, news);
         }
@@ -206,7 +222,9 @@ impl Sink<Lease> for Leases {
     fn deleted(&self, meta: &ObjectMeta, revision: u64) {
         let source = Source::Watch(revision);
         let (Some(id), Some(uid)) = (session_id(meta), meta.uid.as_deref()) else {
-            if let Some(name) = meta.name.as_deref() {
+            if let Some(alias) = AliasId::read(meta) {
+                self.shared.aliases.remove(&alias, meta.uid.as_deref().unwrap_or_default(), revision);
+            } else if let Some(name) = meta.name.as_deref() {
                 self.shared.routers.known.lock().remove(name);
             }
             return self.shared.lease_reached(source);

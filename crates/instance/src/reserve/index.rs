@@ -148,7 +148,8 @@ impl Index {
         let Kept::Session(session) = &entry.kept else { return None };
         let new = || {
             let id = SessionId { namespace: session.namespace.clone(), ..*id };
-            Arc::new(Use::new(Subject::Session(id), interval, clock.moment(session.renewed)))
+            let usage = Use::new(Subject::Session(id), interval, clock.moment(session.renewed));
+            Arc::new(usage.of_lease(session.uid.clone()))
         };
         let usage = entry.usage.get_or_insert_with(new).clone();
         usage.begin();

@@ -108,7 +108,9 @@ impl Shared {
         let mut reason = "it was not tried".to_owned();
         loop {
             if let Some(reserved) = self.lookup(&view, &id, key, path) {
-                return Ok(reserved);
+                let wanted = request.which.lease();
+                let fits = wanted.is_none_or(|lease| reserved.in_use.is_of(lease));
+                return if fits { Ok(reserved) } else { Err(ReserveError::NoSuchSession) };
             }
             if view.spec.is_none() {
                 view = self.prepared(&view).await?;
@@ -121,7 +123,8 @@ impl Shared {
             }
             let new = || {
                 let (task, tenant) = (view.id.clone(), request.tenant.clone());
-                Binding::new(id.clone(), task, key.clone(), tenant, self.stopping.child_token())
+                let which = request.which.clone();
+                Binding::new(id.clone(), task, key.clone(), tenant, which, self.stopping.child_token())
             };
             let subscription = match self.bindings.join(new, &id) {
                 Joined::First(subscription) => {
@@ -144,6 +147,9 @@ impl Shared {
             tokio::select! {
                 outcome = subscription.outcome() => match outcome {
                     Outcome::Bound(by) => path = by,
+                    // It was for somebody who wanted less.
+                    Outcome::Failed(ReserveError::NoSuchSession)
+                        if subscription.binding.which != request.which => {}
                     Outcome::Failed(error) => return Err(error),
                     Outcome::Abandoned if self.stopping.is_cancelled() => {
                         return Err(ReserveError::ShuttingDown);

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use super::tasks::TaskView;
 use crate::identity::SessionKey;
 use crate::record::Instance;
-use crate::token::{Claims, Keys, Nonce, TaskKeys, Token};
+use crate::token::{Claims, Keys, Nonce, SealKeys, TaskKeys, Token};
 
 /// How long a token is good for: it is shown at the beginning of a request, and may be passed on in the course of it.
 const LIFE: Duration = Duration::from_secs(3600);
@@ -44,6 +44,12 @@ impl Signer {
         let keys = self.keys.read();
         let mut tasks = self.tasks.write();
         tasks.entry(uid.clone()).or_insert_with(|| Arc::new(keys.for_task(uid))).clone()
+    }
+
+    /// What texts for clients are sealed with. Derived each time: it is needed where a session begins, and where one
+    /// is found by its id alone.
+    pub(super) fn seal_keys(&self, uid: &str) -> SealKeys {
+        self.keys.read().seal_keys(uid)
     }
 
     /// A token for one request.

@@ -17,6 +17,7 @@ use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::tasks::TaskView;
+use crate::alias::{AliasHash, Record};
 use crate::identity::{InstanceId, SessionKey};
 use crate::record::{Instance, LeaseHash, Session, lease_name};
 use crate::revision::{label_value, owner};
@@ -93,6 +94,42 @@ impl Writes {
         hash: &LeaseHash,
     ) -> Result<Option<Lease>, Failure> {
         answered(self.leases(namespace).get_opt(&hash.lease_name())).await
+    }
+
+    pub(super) async fn read_alias(
+        &self,
+        namespace: &str,
+        hash: &AliasHash,
+    ) -> Result<Option<Lease>, Failure> {
+        answered(self.leases(namespace).get_opt(&hash.lease_name())).await
+    }
+
+    pub(super) async fn create_alias(&self, lease: &Lease) -> Result<Lease, Failure> {
+        let namespace = lease.metadata.namespace.as_deref().unwrap_or_default();
+        answered(self.leases(namespace).create(&PostParams::default(), lease)).await
+    }
+
+    pub(super) async fn delete_alias(
+        &self,
+        namespace: &str,
+        hash: &AliasHash,
+        record: &Record,
+    ) -> Result<(), Failure> {
+        let parameters = exactly(&record.uid, record.version);
+        answered(self.leases(namespace).delete(&hash.lease_name(), &parameters)).await.map(|_| ())
+    }
+
+    /// Deletes a session's Lease, whatever has been written to it since.
+    pub(super) async fn end_session(
+        &self,
+        namespace: &str,
+        hash: &LeaseHash,
+        uid: &str,
+    ) -> Result<Deleted<Lease>, Failure> {
+        let preconditions = Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
+        let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+        let answer = answered(self.leases(namespace).delete(&hash.lease_name(), &parameters)).await?;
+        Ok(answer.left().map_or(Deleted::Gone, Deleted::Waits))
     }
 
     pub(super) async fn read_pod(&self, namespace: &str, name: &str) -> Result<Option<Pod>, Failure> {

@@ -25,6 +25,9 @@ const LONGEST_KEY: usize = 1024;
 /// What a Task's key is derived from, before the UID.
 const DERIVATION: &str = "agentcube-task:";
 
+/// The same of the key that seals texts for its clients.
+const SEALING: &str = "agentcube-seal:";
+
 /// Name of the Secret with the keys of a Task, in its namespace.
 pub fn task_secret_name(task: &str) -> String {
     format!("{task}-token")
@@ -151,6 +154,15 @@ impl Keys {
         };
         let keys = self.0.keys.iter().map(|(id, master)| (id.clone(), derive(master))).collect();
         TaskKeys { task: uid.into(), ring: Ring { keys, current: self.0.current } }
+    }
+}
+
+impl Keys {
+    /// What texts for clients of a Task are sealed with. No instance has these, so none can make such a text.
+    pub fn seal_keys(&self, uid: &str) -> super::SealKeys {
+        let derive = |master: &Secretive| hmac::sign(&master.key, format!("{SEALING}{uid}").as_bytes());
+        let keys = self.0.keys.iter().map(|(id, master)| (id.clone(), derive(master)));
+        super::SealKeys::new(keys.collect(), self.0.current)
     }
 }
 

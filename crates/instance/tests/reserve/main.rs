@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod aliases;
 mod binding;
 mod ending;
 mod faults;

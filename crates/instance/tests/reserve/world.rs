@@ -390,7 +390,7 @@ impl Router {
         tenant: Option<&str>,
     ) -> Result<Reserved, ReserveError> {
         let (key, tenant) = (key.map(self::key), tenant.map(str::to_owned));
-        let request = Request { task: task.clone(), key, tenant };
+        let request = Request { task: task.clone(), key, tenant, which: Default::default() };
         tokio::time::timeout(LONG, self.reserver.reserve_instance(request)).await.expect("an answer in time")
     }
 

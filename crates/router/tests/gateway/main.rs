@@ -1,9 +1,15 @@
 //! The built-in gateway: requests to real HTTP servers through it, and what it says of the objects that it serves.
 
 #[cfg(test)]
+mod a2a;
+#[cfg(test)]
 mod clients;
 #[cfg(test)]
+mod mcp;
+#[cfg(test)]
 mod objects;
+#[cfg(test)]
+mod replicas;
 #[cfg(test)]
 mod requests;
 #[cfg(test)]

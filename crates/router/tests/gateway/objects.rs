@@ -115,18 +115,17 @@ async fn what_cannot_be_served_says_why() {
 #[tokio::test]
 async fn routes_that_are_not_accepted() {
     let world = World::new().await;
-    let mcp =
-        json!({ "routing": { "gatewayRefs": ["default"], "routePolicy": "BySession", "protocol": "MCP" } });
-    world.task("mcp", mcp, &[]).await;
-    let (status, answer) = world.get("/default/mcp", &[]).await;
+    let odd = json!({ "routing": { "gatewayRefs": ["default"], "routePolicy": "BySession" } });
+    world.task("odd", odd, &[]).await;
+    let (status, answer) = world.get("/default/odd", &[]).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::NOT_IMPLEMENTED, &json!("NotSupported")));
     let route = |name: &str| {
         json!({ "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": { "name": name },
             "spec": { "parentRefs": [{ "name": "default" }] } })
     };
     let told = |it: &Value| it["status"]["parents"][0].is_object();
-    let of_mcp = world.until(&route("mcp"), told).await;
-    assert_eq!(says(&of_mcp["status"]["parents"][0], "Accepted"), pair("False", "UnsupportedValue"));
+    let odd = world.until(&route("odd"), told).await;
+    assert_eq!(says(&odd["status"]["parents"][0], "Accepted"), pair("False", "UnsupportedValue"));
     let nobody = world.create(route("nobody")).await;
     let nobody = world.until(&nobody, told).await;
     assert_eq!(says(&nobody["status"]["parents"][0], "Accepted"), pair("False", "UnsupportedValue"));

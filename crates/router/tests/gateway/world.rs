@@ -291,7 +291,7 @@ pub(crate) fn http_listener(name: &str, port: u16) -> Value {
     json!({ "name": name, "port": port, "protocol": "HTTP" })
 }
 
-async fn install(client: &Client) {
+pub(crate) async fn install(client: &Client) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let definitions = [
         gateway_api::gateways::Gateway::crd(),

@@ -356,7 +356,7 @@ impl Router {
 
     pub(crate) async fn reserve(&self, key: &str) -> Result<Reserved, ReserveError> {
         let key = Some(SessionKey::new(key).expect("keys of tests are keys"));
-        let request = Request { task: self.task.clone(), key, tenant: None };
+        let request = Request { task: self.task.clone(), key, tenant: None, which: Default::default() };
         tokio::select! {
             reserved = self.reserver.reserve_instance(request) => reserved,
             () = self.gone.cancelled() => Err(ReserveError::ShuttingDown),

@@ -52,7 +52,7 @@ pub(crate) async fn measure(agentcube: &Path) -> Result<Measured> {
         let numbers = round * AT_ONCE..(round + 1) * AT_ONCE;
         let sessions = numbers.clone().map(async |number| {
             let request =
-                Request { task: fixture.task.clone(), key: Some(fixture::key(number)?), tenant: None };
+                Request { task: fixture.task.clone(), key: Some(fixture::key(number)?), tenant: None, which: Default::default() };
             let reserved = reserver.reserve_instance(request).await?;
             anyhow::Ok((begun.elapsed(), reserved))
         });

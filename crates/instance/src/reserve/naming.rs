@@ -1,0 +1,174 @@
+//! Finds sessions by their other names, and gives them such: one Lease for each, created by name, so that of two who
+//! want the same one only the first gets it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::activity::Subject;
+use super::index::{SessionId, Source};
+use super::writes::{Deleted, Failure};
+use super::{InUse, Shared};
+use crate::alias::{self, Alias, AliasId, NameError, Named, Record};
+use crate::identity::TaskId;
+use crate::provider::ReserveError;
+use crate::record::{LeaseHash, Session};
+
+/// How many questions about unknown names may be under way at once: anybody can ask for anything.
+pub(super) const READS: usize = 32;
+const FIRST_REST: Duration = Duration::from_millis(20);
+/// How often a write is tried whose answer was lost or which met something old.
+const ATTEMPTS: u32 = 6;
+
+/// A session that there was when this was made; to end it.
+#[derive(Clone, Debug)]
+pub struct SessionRef {
+    pub(super) id: SessionId,
+    pub(super) lease: Arc<str>,
+}
+
+impl Shared {
+    /// The session that an alias stands for.
+    pub(super) async fn resolve(&self, task: &TaskId, alias: &Alias) -> Result<Option<Named>, ReserveError> {
+        tokio::select! {
+            () = self.known() => {}
+            () = self.stopping.cancelled() => return Err(ReserveError::ShuttingDown),
+        }
+        let view = self.tasks.get(task).ok_or(ReserveError::NoSuchTask)?;
+        let id = AliasId::of(task, alias);
+        let of_task = |record: Record| (record.task_uid == task.uid).then_some(record.named);
+        if let Some(record) = self.aliases.get(&id) {
+            return Ok(of_task(record));
+        }
+        let begun = self.clock.now();
+        let asking = async {
+            let mut rest = FIRST_REST;
+            loop {
+                let failure = match self.read_alias(&id).await {
+                    Ok(found) => return Ok(found.and_then(of_task)),
+                    Err(failure) => failure,
+                };
+                let waited = self.clock.now() - begun;
+                if waited + rest >= view.reserve_timeout {
+                    return Err(ReserveError::Timeout { waited, reason: failure.to_string() });
+                }
+                tokio::time::sleep(rest).await;
+                rest = rest.saturating_mul(2);
+            }
+        };
+        tokio::select! {
+            found = asking => found,
+            () = self.stopping.cancelled() => Err(ReserveError::ShuttingDown),
+        }
+    }
+
+    /// What the server says of an alias; nothing if there is none, or it is spoilt.
+    async fn read_alias(&self, id: &AliasId) -> Result<Option<Record>, Failure> {
+        // Never closed.
+        let _turn = self.alias_reads.acquire().await;
+        let Some(lease) = self.writes.read_alias(&id.namespace, &id.hash).await? else { return Ok(None) };
+        let record = Record::read(&lease);
+        self.aliases.put(id.clone(), record.clone(), None);
+        Ok(record)
+    }
+
+    /// Gives the session of a request further names.
+    pub(super) async fn name_session(&self, in_use: &InUse, aliases: Vec<Alias>) -> Result<(), NameError> {
+        let session = self.session_of(in_use).ok_or(NameError::SessionGone)?;
+        let view = self.tasks.by_uid(&session.task_uid).ok_or(NameError::SessionGone)?;
+        let naming = aliases.iter().map(|alias| self.name(&view.id, &session, alias));
+        futures_util::future::try_join_all(naming).await?;
+        Ok(())
+    }
+
+    fn session_of(&self, in_use: &InUse) -> Option<Session> {
+        let usage = in_use.usage()?;
+        let Subject::Session(id) = &usage.subject else { return None };
+        self.index.session_of_use(id, usage).filter(|session| !session.ending)
+    }
+
+    async fn name(&self, task: &TaskId, session: &Session, alias: &Alias) -> Result<(), NameError> {
+        let id = AliasId::of(task, alias);
+        let ours = |record: &Record| record.named.lease == session.uid && record.named.key == session.key;
+        if self.aliases.get(&id).as_ref().is_some_and(ours) {
+            return Ok(());
+        }
+        let lease = alias::lease(task, &id.hash, session);
+        let mut rest = FIRST_REST;
+        let mut last = String::new();
+        for _ in 0..ATTEMPTS {
+            match self.writes.create_alias(&lease).await {
+                Ok(written) => {
+                    self.aliases.put(id, Record::read(&written), None);
+                    return Ok(());
+                }
+                Err(Failure::Conflict) => match self.read_alias(&id).await {
+                    Ok(Some(record)) if ours(&record) => return Ok(()),
+                    Ok(found) => self.make_way(&id, found, session).await?,
+                    Err(failure) => last = failure.to_string(),
+                },
+                Err(failure) => last = failure.to_string(),
+            }
+            tokio::time::sleep(rest).await;
+            rest = rest.saturating_mul(2);
+        }
+        Err(NameError::Unwritten(last))
+    }
+
+    /// The name is another's. If that session is gone, what is left of it is removed; one that lives keeps its name.
+    async fn make_way(&self, id: &AliasId, found: Option<Record>, by: &Session) -> Result<(), NameError> {
+        let taken = || NameError::Taken(id.hash.lease_name());
+        let unwritten = |failure: Failure| NameError::Unwritten(failure.to_string());
+        let Some(record) = found else {
+            // Gone by now, or spoilt: then it stays in the way, for people to look at.
+            let there = self.writes.read_alias(&id.namespace, &id.hash).await.map_err(unwritten)?;
+            return if there.is_none() { Ok(()) } else { Err(taken()) };
+        };
+        let hash = LeaseHash::of(&by.task_uid, &record.named.key);
+        let lease = self.writes.read_lease(&id.namespace, &hash).await.map_err(unwritten)?;
+        let lives = lease.is_some_and(|lease| {
+            lease.metadata.uid.as_deref() == Some(&*record.named.lease)
+                && lease.metadata.deletion_timestamp.is_none()
+        });
+        if lives {
+            return Err(taken());
+        }
+        match self.writes.delete_alias(&id.namespace, &id.hash, &record).await {
+            Ok(()) | Err(Failure::Gone | Failure::Conflict) => Ok(()),
+            Err(failure) => Err(unwritten(failure)),
+        }
+    }
+
+    /// Ends a session: its Lease goes, and whoever looks after instances takes the rest from there.
+    pub(super) async fn end_session(&self, session: SessionRef) {
+        let SessionRef { id, lease } = session;
+        let mut rest = FIRST_REST;
+        for _ in 0..ATTEMPTS {
+            match self.writes.end_session(&id.namespace, &id.hash, &lease).await {
+                Ok(Deleted::Waits(lease)) => {
+                    return self.learn_lease(lease, Source::Write(self.clock.now()));
+                }
+                Ok(Deleted::Gone) | Err(Failure::Gone | Failure::Conflict) => return,
+                Err(failure) => tracing::debug!("ending a session: {failure}"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(rest) => {}
+                () = self.stopping.cancelled() => return,
+            }
+            rest = rest.saturating_mul(2);
+        }
+    }
+}
+
+impl InUse {
+    /// Whether it is of the session with this Lease.
+    pub(super) fn is_of(&self, lease: &str) -> bool {
+        self.usage().is_some_and(|usage| usage.lease.as_deref() == Some(lease))
+    }
+
+    /// The session that is used, to be ended later; none for a Oneshot.
+    pub fn session(&self) -> Option<SessionRef> {
+        let usage = self.usage()?;
+        let Subject::Session(id) = &usage.subject else { return None };
+        Some(SessionRef { id: id.clone(), lease: usage.lease.clone()? })
+    }
+}
