@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_api::Task;
+use agentcube_api::{Task, TaskGateway, labels};
 use agentcube_operator::cache::{Cache, Change};
 use agentcube_operator::controller::{Controller, Requeue};
 use agentcube_operator::queue::Queue;
@@ -22,6 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
+use crate::guard::{Guards, Policy};
 use crate::ports::Ports;
 use crate::route::{GatewayId, Listener, Route, Table};
 use crate::status::{self, Known, Serving};
@@ -46,6 +47,7 @@ pub(crate) struct Caches {
     pub(crate) classes: Cache<GatewayClass>,
     pub(crate) gateways: Cache<Gateway>,
     pub(crate) routes: Cache<HttpRoute>,
+    pub(crate) policies: Cache<TaskGateway>,
 }
 
 /// Keeps table, ports and statuses as objects say.
@@ -57,6 +59,7 @@ pub(crate) struct Classes {
     /// What Gateways say their address is.
     pub(crate) address: String,
     pub(crate) table: Arc<RwLock<Table>>,
+    pub(crate) guards: Arc<Guards>,
     pub(crate) ports: Arc<Ports>,
 }
 
@@ -82,7 +85,7 @@ fn parents(route: &HttpRoute) -> impl Iterator<Item = (&HttpRouteParentRefs, Gat
 impl Classes {
     /// The controller over everything that matters. Tasks enter the table as they come, before any status says so.
     pub(crate) fn controller(&self) -> Controller<Key> {
-        let Caches { tasks, classes, gateways, routes } = self.caches.clone();
+        let Caches { tasks, classes, gateways, routes, policies } = self.caches.clone();
         let controller = Controller::new("gateway").concurrency(8);
         let queue = controller.queue();
         let table = self.table.clone();
@@ -106,6 +109,11 @@ impl Classes {
                 let named = routes.iter().filter(|route| parents(route).any(|(_, named)| named == gateway));
                 let keys = named.map(|route| key_of(route));
                 keys.chain([Key::Gateway(gateway.clone())]).collect::<Vec<_>>()
+            })
+            .watch(&policies, |change| {
+                let gateway = change.latest();
+                let namespace = gateway.namespace().unwrap_or_default();
+                [Key::Gateway(GatewayId { namespace: namespace.into(), name: gateway.name_any().into() })]
             })
             .watch(&routes, move |change| {
                 for gateway in change.sides().flat_map(|route| parents(route).map(|(_, gateway)| gateway)) {
@@ -134,6 +142,23 @@ impl Classes {
         let class = self.caches.classes.get("", &gateway.spec.gateway_class_name)?;
         let alive = gateway.metadata.deletion_timestamp.is_none();
         (alive && class.spec.controller_name == self.controller).then_some(gateway)
+    }
+
+    /// What the TaskGateway of a Gateway asks for: the one that it belongs to, or else that of its name, whoever made
+    /// the Gateway.
+    fn policy(&self, key: &GatewayId, gateway: &Gateway) -> Policy {
+        let named = self.caches.policies.get(&key.namespace, &key.name);
+        let owners = gateway.owner_references();
+        let owner = owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == "TaskGateway");
+        // One that was made for a TaskGateway may have lost its owner; it has not become anybody's for that.
+        let made_for = gateway.labels().contains_key(labels::GATEWAY);
+        match (named, owner) {
+            (Some(named), Some(owner)) if named.metadata.uid.as_ref() != Some(&owner.uid) => Policy::Unknown,
+            (Some(named), _) => Policy::Of(named),
+            (None, Some(_)) => Policy::Unknown,
+            (None, None) if made_for => Policy::Unknown,
+            (None, None) => Policy::None,
+        }
     }
 
     async fn class(&self, name: &str) -> Result<Requeue, kube::Error> {
@@ -170,8 +195,11 @@ impl Classes {
         let Some(gateway) = self.ours(key) else {
             self.take_in_gateway(key, None, queue);
             self.ports.set(key, &BTreeSet::new());
+            self.guards.remove(key);
             return Ok(Requeue::No);
         };
+        // Before the listeners, so that nobody comes in unguarded.
+        let guard = self.guards.set(key, &self.policy(key, &gateway));
         let listeners = &gateway.spec.listeners;
         let mut servings: Vec<Serving> = listeners.iter().map(status::judge).collect();
         let sound = listeners.iter().zip(&servings).filter(|(_, serving)| **serving == Serving::Yes);
@@ -187,7 +215,10 @@ impl Classes {
         }
         let counts = self.counts(key, &gateway);
         let each: Vec<(Serving, i32)> = servings.into_iter().zip(counts).collect();
-        let new = status::gateway(&gateway, &each, &self.address, &now());
+        let mut new = status::gateway(&gateway, &each, &self.address, &now());
+        let asked = self.caches.policies.get(&key.namespace, &key.name);
+        let generation = asked.and_then(|asked| asked.metadata.generation);
+        status::policy(new.conditions.get_or_insert_default(), &guard, generation, &now());
         if gateway.status.as_ref() != Some(&new) {
             let api = Api::namespaced(self.client.clone(), &key.namespace);
             self.write(api, &*gateway, &new, &self.caches.gateways).await?;

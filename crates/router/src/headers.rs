@@ -73,6 +73,21 @@ pub(crate) fn to_instance(headers: &mut HeaderMap, added: &Added<'_>) {
     headers.insert(REQUEST_ID, added.request_id.clone());
 }
 
+/// Removes headers that only the gateway may set, also when a client writes them with underscores: many servers read
+/// both as one.
+pub(crate) fn strip(headers: &mut HeaderMap, names: &[HeaderName]) {
+    let same = |one: &HeaderName, other: &HeaderName| {
+        let plain = |byte: u8| if byte == b'_' { b'-' } else { byte };
+        one.as_str().bytes().map(plain).eq(other.as_str().bytes().map(plain))
+    };
+    let own = [TOKEN, DESTINATION];
+    let protected = |name: &&HeaderName| names.iter().chain(&own).any(|one| same(one, name));
+    let found: Vec<HeaderName> = headers.keys().filter(protected).cloned().collect();
+    for name in found {
+        headers.remove(name);
+    }
+}
+
 /// Shows the token of the reservation to the instance, and to nobody's log.
 pub(crate) fn set_token(headers: &mut HeaderMap, token: &str) {
     if let Ok(mut value) = HeaderValue::from_str(token) {

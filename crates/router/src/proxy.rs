@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agentcube_instance::provider::{self, InstanceProvider, Reserved};
 use agentcube_instance::reserve::InUse;
-use agentcube_instance::{Endpoint, InstanceId, SessionKey};
+use agentcube_instance::{Endpoint, InstanceId};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::Either;
@@ -20,7 +20,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::{Passing, Reply};
 use crate::gateway::Options;
+use crate::guard::{Admitted, Guard, Guards};
 use crate::headers::{self, Added, RequestIds};
+use crate::owner;
 use crate::pool::{Connect, Lent, Pool};
 use crate::refusal::Refusal;
 use crate::route::{Limits, Route, SessionRule, Table};
@@ -34,6 +36,7 @@ pub(crate) const HEADER_LIMIT: usize = 64 << 10;
 /// Passes requests on.
 pub(crate) struct Proxy {
     pub(crate) table: Arc<RwLock<Table>>,
+    guards: Arc<Guards>,
     provider: Arc<dyn InstanceProvider>,
     pool: Pool,
     tenant: HeaderName,
@@ -64,6 +67,8 @@ struct Arrived<'a> {
     client: &'a Client,
     host: String,
     id: HeaderValue,
+    /// What the instance is told of who sends it.
+    identity: HeaderMap,
 }
 
 /// An instance, and what is needed to talk to it.
@@ -90,12 +95,14 @@ impl From<Reserved> for Target {
 impl Proxy {
     pub(crate) fn new(
         table: Arc<RwLock<Table>>,
+        guards: Arc<Guards>,
         provider: Arc<dyn InstanceProvider>,
         connect: Arc<dyn Connect>,
         options: &Options,
     ) -> Proxy {
         Proxy {
             table,
+            guards,
             provider,
             pool: Pool::new(connect),
             tenant: options.tenant_header.clone(),
@@ -142,20 +149,23 @@ impl Proxy {
         request: Request<Incoming>,
     ) -> Result<Response<Passing>, Refusal> {
         let host = check(&request)?;
-        let path = request.uri().path();
-        let found = self.table.read().find(client.port, &host, path);
-        let route = found.ok_or_else(|| Refusal::no_route(&host, path))?;
+        let (route, guard) = self.find(client.port, &host, request.uri().path())?;
+        let (mut parts, body) = request.into_parts();
+        let admitted = guard.admit(&mut parts).await?;
+        let request = Request::from_parts(parts, body);
         if let Some(why) = &route.unsupported {
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", &**why));
         }
-        let rest = route.rest(path).unwrap_or("/");
+        let rest = route.rest(request.uri().path()).unwrap_or("/");
         let key = match &route.session {
             SessionRule::Oneshot => None,
             SessionRule::BySession(extractors) => {
-                Some(extractors.key(request.headers(), rest, request.uri().query())?)
+                let key = extractors.key(request.headers(), rest, request.uri().query())?;
+                Some(owner::session(admitted.subject.as_ref(), key)?)
             }
         };
-        let wanted = self.wanted(&route, key, request.headers());
+        let tenant = self.tenant(&admitted, request.headers());
+        let wanted = provider::Request { task: route.task.clone(), key, tenant };
         let mut request = request.map(Received::new);
         let reaching = async {
             let target = Target::from(self.provider.reserve_instance(wanted.clone()).await?);
@@ -167,17 +177,24 @@ impl Proxy {
             reached = reaching => reached?,
             why = request.body_mut().broken() => return Err(Refusal::broken(&why)),
         };
-        let arrived = Arrived { client, host, id };
+        let arrived = Arrived { client, host, id, identity: admitted.identity };
         self.exchange(&route, arrived, request, lent, target).await
     }
 
-    fn wanted(&self, route: &Route, key: Option<SessionKey>, headers: &HeaderMap) -> provider::Request {
-        let tenant = headers.get(&self.tenant).and_then(|value| value.to_str().ok());
-        provider::Request {
-            task: route.task.clone(),
-            key,
-            tenant: tenant.filter(|tenant| !tenant.is_empty()).map(str::to_owned),
-        }
+    /// The Task of a request, and who guards the way there.
+    fn find(&self, port: u16, host: &str, path: &str) -> Result<(Arc<Route>, Arc<Guard>), Refusal> {
+        let table = self.table.read();
+        let route = table.find(port, host, path).ok_or_else(|| Refusal::no_route(host, path))?;
+        let guard = self.guards.of(&table.entrances(&route, port, host))?;
+        Ok((route, guard))
+    }
+
+    /// On whose behalf a request comes: where the gateway knows who sends it, a client's word counts for nothing.
+    fn tenant(&self, admitted: &Admitted, headers: &HeaderMap) -> Option<String> {
+        let believed = if admitted.authenticates { &admitted.identity } else { headers };
+        let named = believed.get(&self.tenant).and_then(|value| value.to_str().ok());
+        let named = named.filter(|tenant| !tenant.is_empty()).map(str::to_owned);
+        named.or_else(|| admitted.subject.as_ref().map(ToString::to_string))
     }
 
     /// A connection to the instance. If it cannot be had, the instance may have died a moment ago, and nothing has been
@@ -331,6 +348,8 @@ fn outgoing(
     let client = arrived.client.address;
     let added = Added { client, host: &arrived.host, prefix: &route.prefix, request_id: &arrived.id };
     headers::to_instance(&mut parts.headers, &added);
+    // After the rest: nothing that a client says of its connection takes them away.
+    parts.headers.extend(arrived.identity.clone());
     parts.headers.extend(target.token.clone());
     let (body, over) = Sent::new(body, target.in_use.clone(), progress, route.limits.upload_idle);
     (Request::from_parts(parts, body), over)

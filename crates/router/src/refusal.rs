@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use agentcube_instance::provider::ReserveError;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
 
 use crate::extract::KeyError;
+use crate::owner::Foreign;
 
 /// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,13 +20,15 @@ pub struct Refusal {
     pub code: &'static str,
     pub message: String,
     pub retry_after: Option<Duration>,
+    /// One more header that belongs to it, such as a challenge.
+    pub header: Option<(HeaderName, String)>,
     /// For the log only: it may name things that are none of the client's business.
     pub detail: Option<String>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, message: message.into(), retry_after: None, detail: None }
+        Refusal { status, code, message: message.into(), retry_after: None, header: None, detail: None }
     }
 
     fn after(mut self, delay: Option<Duration>) -> Refusal {
@@ -101,6 +104,11 @@ impl Refusal {
         if let Some(seconds) = seconds {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if let Some((name, value)) = self.header
+            && let Ok(value) = HeaderValue::from_str(&value)
+        {
+            headers.insert(name, value);
+        }
         response
     }
 }
@@ -112,6 +120,12 @@ impl From<KeyError> for Refusal {
             _ => "SessionKeyInvalid",
         };
         Refusal::new(StatusCode::BAD_REQUEST, code, error.to_string())
+    }
+}
+
+impl From<Foreign> for Refusal {
+    fn from(error: Foreign) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, "SessionKeyInvalid", error.to_string())
     }
 }
 

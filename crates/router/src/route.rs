@@ -310,6 +310,18 @@ impl Table {
         best.map(|(_, route)| route.clone())
     }
 
+    /// The gateways by which a request came to this route; several if they fit it equally well.
+    pub fn entrances(&self, route: &Route, port: u16, host: &str) -> Vec<GatewayId> {
+        let host = host_name(host);
+        let best = self.fit(route, port, &host);
+        let of = |gateway: &GatewayId| {
+            let listeners = self.gateways.get(gateway).into_iter().flatten();
+            let of_port = listeners.filter(|at| at.port == port && self.admits(at, route));
+            of_port.filter_map(|at| route.fits(at, &host)).max()
+        };
+        route.gateways.iter().filter(|gateway| best.is_some() && of(gateway) == best).cloned().collect()
+    }
+
     fn fit(&self, route: &Route, port: u16, host: &str) -> Option<Fit> {
         let listeners = route.gateways.iter().filter_map(|gateway| self.gateways.get(gateway)).flatten();
         let of_port = listeners.filter(|at| at.port == port && self.admits(at, route));

@@ -1,6 +1,7 @@
 //! What the gateway says of Gateways, their listeners and HTTPRoutes, in the words of the Gateway API. Pure: from what
 //! is known to the status that is to be written.
 
+use agentcube_api::conditions::gateway::SECURITY_IN_FORCE;
 use agentcube_api::conditions::{self, FALSE, TRUE, Update};
 use gateway_api::gateways::{
     Gateway, GatewayListeners, GatewayStatus, GatewayStatusAddresses, GatewayStatusListeners,
@@ -11,6 +12,7 @@ use gateway_api::httproutes::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use crate::guard::Guard;
 use crate::route::{GatewayId, HostPattern, Listener, Route, Table};
 
 /// API group of Gateways and HTTPRoutes.
@@ -274,6 +276,17 @@ fn said(reference: &HttpRouteParentRefs) -> HttpRouteStatusParentsParentRef {
         namespace: reference.namespace.clone(),
         port: reference.port,
         section_name: reference.section_name.clone(),
+    }
+}
+
+/// Puts the conditions of a Gateway that speak of its TaskGateway's policy, of this generation of it.
+pub(crate) fn policy(conditions: &mut Vec<Condition>, guard: &Guard, generation: Option<i64>, now: &Time) {
+    for (type_, said) in [(SECURITY_IN_FORCE, guard.security())] {
+        match said {
+            Some(Ok(message)) => Verdict::yes("InForce", message).put(type_, generation, conditions, now),
+            Some(Err(why)) => Verdict::no("Unsupported", why).put(type_, generation, conditions, now),
+            None => drop(conditions::remove(conditions, type_)),
+        }
     }
 }
 

@@ -1,7 +1,11 @@
 //! The built-in gateway: requests to real HTTP servers through it, and what it says of the objects that it serves.
 
 #[cfg(test)]
+mod auth;
+#[cfg(test)]
 mod clients;
+#[cfg(test)]
+mod issuer;
 #[cfg(test)]
 mod objects;
 #[cfg(test)]

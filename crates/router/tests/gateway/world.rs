@@ -137,8 +137,17 @@ impl World {
         World::with(Options::default()).await
     }
 
+    /// With a gateway of a TaskGateway that says this, besides where it listens.
+    pub(crate) async fn guarded(policy: Value) -> World {
+        World::start(Options::default(), Some(policy)).await
+    }
+
     /// With a gateway as these options say; where it listens is chosen here.
     pub(crate) async fn with(options: Options) -> World {
+        World::start(options, None).await
+    }
+
+    async fn start(options: Options, policy: Option<Value>) -> World {
         let server = Server::builder().memory().embed().await.expect("a server in memory starts");
         let client = Client::new(server.front(), "default");
         install(&client).await;
@@ -156,8 +165,31 @@ impl World {
                 "metadata": { "name": "agentcube" }, "spec": { "controllerName": CONTROLLER },
             }))
             .await;
-        world.create(gateway_object("default", json!([http_listener("http", port)]))).await;
+        let mut gateway = gateway_object("default", json!([http_listener("http", port)]));
+        if let Some(mut spec) = policy {
+            spec["listeners"] = gateway["spec"]["listeners"].clone();
+            let policy = json!({ "apiVersion": "agentcube.io/v1alpha1", "kind": "TaskGateway",
+                "metadata": { "name": "default" }, "spec": spec });
+            let policy = world.create(policy).await;
+            gateway["metadata"]["labels"] = json!({ "agentcube.io/gateway": "default" });
+            gateway["metadata"]["ownerReferences"] = json!([{ "apiVersion": "agentcube.io/v1alpha1",
+                "kind": "TaskGateway", "name": "default", "uid": policy["metadata"]["uid"], "controller": true }]);
+        }
+        world.create(gateway).await;
         world
+    }
+
+    /// Asks again and again until there is an answer.
+    pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(&self, ask: impl Fn() -> F) -> T {
+        let asking = async {
+            loop {
+                match ask().await {
+                    Some(answer) => return answer,
+                    None => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+                }
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(30), asking).await.expect("it never came to be")
     }
 
     fn api(&self, object: &Value) -> (Api<DynamicObject>, String) {
@@ -187,6 +219,12 @@ impl World {
     pub(crate) async fn delete(&self, object: &Value) {
         let (api, name) = self.api(object);
         api.delete(&name, &Default::default()).await.unwrap();
+    }
+
+    /// Deletes an object, and leaves what belongs to it.
+    pub(crate) async fn orphan(&self, object: &Value) {
+        let (api, name) = self.api(object);
+        api.delete(&name, &kube::api::DeleteParams::orphan()).await.unwrap();
     }
 
     /// Waits until an object is as wanted, and shows it.
@@ -298,6 +336,7 @@ async fn install(client: &Client) {
         gateway_api::gatewayclasses::GatewayClass::crd(),
         gateway_api::httproutes::HttpRoute::crd(),
         agentcube_api::Task::crd(),
+        agentcube_api::TaskGateway::crd(),
     ];
     for mut definition in definitions {
         let approved = ("api-approved.kubernetes.io".to_owned(), "https://example.com/approved".to_owned());

@@ -1,0 +1,232 @@
+//! Who may come in, and with what: what a TaskGateway says of authentication, for the built-in gateway. A gateway whose
+//! policy is not known, or asks for what cannot be done, lets nobody in.
+
+mod fetch;
+mod jwk;
+mod jwt;
+mod keys;
+mod token;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use agentcube_api::TaskGateway;
+use agentcube_api::agentcube::security::AuthenticationSpec;
+use agentcube_api::labels::RESERVED_TOKEN_HEADER;
+use http::header::{self, HeaderName};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use parking_lot::RwLock;
+
+use crate::headers;
+use crate::owner::Subject;
+use crate::refusal::Refusal;
+use crate::route::GatewayId;
+use fetch::Fetcher;
+use jwt::{Denied, Jwt};
+
+/// When to try again while a policy is not known, or keys cannot be had.
+const LATER: Duration = Duration::from_secs(5);
+
+/// They say how a message is to be read, or are the gateway's own: no claim may stand in them.
+const NOT_SETTABLE: [&str; 11] = [
+    "host",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "upgrade",
+    "te",
+    "trailer",
+    "expect",
+    "keep-alive",
+    RESERVED_TOKEN_HEADER,
+    "x-gateway-destination-endpoint",
+];
+
+/// What is known of the policy of a Gateway.
+#[derive(Clone, Debug)]
+pub(crate) enum Policy {
+    /// The Gateway belongs to no TaskGateway.
+    None,
+    /// It belongs to one that is not there, or not the same any more.
+    Unknown,
+    Of(Arc<TaskGateway>),
+}
+
+/// What can be said of a part of a policy: that it is in force, or why not. Nothing if it is not asked for.
+pub(crate) type Said = Option<Result<&'static str, String>>;
+
+/// What a gateway asks of requests.
+#[derive(Default)]
+pub(crate) struct Guard {
+    /// What it was made of; nothing if there is no TaskGateway.
+    asked: Option<Asked>,
+    /// Why nobody is let in.
+    closed: Option<String>,
+    jwt: Option<Jwt>,
+    /// Headers that tell an instance who sends a request; a client's own are removed.
+    identity: Vec<HeaderName>,
+}
+
+/// What a TaskGateway asks for.
+#[derive(Clone, Debug, PartialEq)]
+struct Asked {
+    authentication: Option<AuthenticationSpec>,
+}
+
+impl Asked {
+    fn of(gateway: &TaskGateway) -> Asked {
+        Asked { authentication: gateway.spec.authentication.clone() }
+    }
+}
+
+/// A request that was let in.
+#[derive(Debug, Default)]
+pub(crate) struct Admitted {
+    pub(crate) subject: Option<Subject>,
+    /// What the instance is told of the subject.
+    pub(crate) identity: HeaderMap,
+    /// Whether the gateway knows who sends requests, so that nobody needs to take a client's word.
+    pub(crate) authenticates: bool,
+}
+
+impl Guard {
+    fn closed(why: impl Into<String>) -> Guard {
+        Guard { closed: Some(why.into()), ..Guard::default() }
+    }
+
+    fn new(asked: Asked, fetcher: &Arc<Fetcher>, before: Option<&Guard>) -> Guard {
+        let authentication = asked.authentication.as_ref();
+        let jwt = authentication.and_then(|it| it.jwt.as_ref());
+        let jwt = jwt.map(|jwt| Jwt::new(jwt, fetcher, before.and_then(|before| before.jwt.as_ref())));
+        let ext_auth = authentication.is_some_and(|it| it.ext_auth.is_some());
+        let (jwt, closed) = match jwt.transpose() {
+            Ok(jwt) if ext_auth => (jwt, Some("the built-in gateway does not yet ask authorisation services: leave out authentication.extAuth, or use a gatewayClassName of Envoy Gateway".into())),
+            Ok(jwt) => (jwt, None),
+            Err(why) => (None, Some(why)),
+        };
+        let identity = jwt.iter().flat_map(Jwt::headers).cloned().collect();
+        Guard { asked: Some(asked), closed, jwt, identity }
+    }
+
+    /// What the TaskGateway's owner is told of authentication.
+    pub(crate) fn security(&self) -> Said {
+        let asked = self.asked.as_ref()?.authentication.as_ref()?;
+        if asked.jwt.is_none() && asked.ext_auth.is_none() {
+            return None;
+        }
+        Some(match &self.closed {
+            None => Ok("requests are checked by the built-in gateway"),
+            Some(why) => Err(format!("{why}; until then nobody is let in")),
+        })
+    }
+
+    /// Lets a request in, with the headers that an instance may believe; or says why not.
+    pub(crate) async fn admit(&self, parts: &mut Parts) -> Result<Admitted, Refusal> {
+        if let Some(why) = &self.closed {
+            return Err(unready(why));
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let identity = match &self.jwt {
+            Some(jwt) => jwt.identify(parts, now.as_secs_f64()).await.map_err(denied)?,
+            None => None,
+        };
+        headers::strip(&mut parts.headers, &self.identity);
+        let mut admitted = Admitted { authenticates: self.jwt.is_some(), ..Admitted::default() };
+        if let Some(identity) = identity {
+            parts.headers.extend(identity.headers.clone());
+            admitted.subject = Some(identity.subject);
+            admitted.identity = identity.headers;
+        }
+        Ok(admitted)
+    }
+}
+
+/// The guards of all gateways. One that has none lets nobody in.
+#[derive(Default)]
+pub(crate) struct Guards {
+    fetcher: Arc<Fetcher>,
+    by_gateway: RwLock<HashMap<GatewayId, Arc<Guard>>>,
+}
+
+impl Guards {
+    /// Takes in a gateway's policy. What has not changed goes on as it was, with what it has learned.
+    pub(crate) fn set(&self, gateway: &GatewayId, policy: &Policy) -> Arc<Guard> {
+        let before = self.by_gateway.read().get(gateway).cloned();
+        let guard = match policy {
+            Policy::None => Arc::default(),
+            Policy::Unknown => Arc::new(Guard::closed("its TaskGateway is not there")),
+            Policy::Of(object) => match before {
+                Some(before) if before.asked == Some(Asked::of(object)) => before,
+                before => Arc::new(Guard::new(Asked::of(object), &self.fetcher, before.as_deref())),
+            },
+        };
+        self.by_gateway.write().insert(gateway.clone(), guard.clone());
+        guard
+    }
+
+    pub(crate) fn remove(&self, gateway: &GatewayId) {
+        self.by_gateway.write().remove(gateway);
+    }
+
+    /// The guard of a request that came in by any of these gateways. Where it is several, by one that knows who comes:
+    /// nobody gets around it by another.
+    pub(crate) fn of(&self, gateways: &[GatewayId]) -> Result<Arc<Guard>, Refusal> {
+        let known = self.by_gateway.read();
+        let guards: Option<Vec<&Arc<Guard>>> = gateways.iter().map(|gateway| known.get(gateway)).collect();
+        let strict = guards.and_then(|guards| {
+            guards
+                .into_iter()
+                .rev()
+                .max_by_key(|guard| (guard.closed.is_some(), guard.jwt.is_some()))
+                .cloned()
+        });
+        strict.ok_or_else(|| unready("its policy has not been read yet"))
+    }
+}
+
+/// The name of a header that may tell an instance something.
+fn settable(name: &str) -> Result<HeaderName, String> {
+    let lower = name.to_ascii_lowercase();
+    if NOT_SETTABLE.contains(&lower.as_str()) {
+        return Err(format!("the header {name} cannot carry a claim: choose another"));
+    }
+    lower.parse().map_err(|_| format!("{name:?} is no name of a header"))
+}
+
+fn unready(why: &str) -> Refusal {
+    let message = "this gateway lets nobody in at present: its policy is not in force; the conditions of its \
+                   TaskGateway say why";
+    let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "GatewayNotReady", message);
+    Refusal { retry_after: Some(LATER), detail: Some(why.to_owned()), ..refusal }
+}
+
+fn denied(denied: Denied) -> Refusal {
+    let refused = |code: &'static str, message: String, challenge: &str| Refusal {
+        header: Some((header::WWW_AUTHENTICATE, challenge.to_owned())),
+        ..Refusal::new(StatusCode::UNAUTHORIZED, code, message)
+    };
+    match denied {
+        Denied::Missing => {
+            let message = "this gateway lets in only requests with a token: send Authorization: Bearer TOKEN, or \
+                           where its TaskGateway says";
+            refused("TokenMissing", message.into(), "Bearer realm=\"agentcube\"")
+        }
+        Denied::Unclear => {
+            let why = "the token is given more than once, or is not text";
+            refused("TokenInvalid", why.into(), &challenge(why))
+        }
+        Denied::Bad(bad) => refused("TokenInvalid", bad.to_string(), &challenge(&bad.to_string())),
+        Denied::Unavailable => {
+            let message =
+                "the keys of the token's issuer cannot be fetched at present, so that it cannot be checked";
+            let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "KeysUnavailable", message);
+            Refusal { retry_after: Some(LATER), ..refusal }
+        }
+    }
+}
+
+fn challenge(why: &str) -> String {
+    format!("Bearer realm=\"agentcube\", error=\"invalid_token\", error_description=\"{why}\"")
+}
