@@ -10,7 +10,7 @@ use agentcube_instance::reserve::InUse;
 use agentcube_instance::{Endpoint, InstanceId};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
-use http_body_util::Either;
+use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
 use parking_lot::RwLock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::{Passing, Reply};
 use crate::gateway::Options;
-use crate::guard::{Admitted, Guard, Guards};
+use crate::guard::{Admitted, Guard, Guards, Sharing};
 use crate::headers::{self, Added, RequestIds};
 use crate::owner;
 use crate::pool::{Connect, Lent, Pool};
@@ -60,6 +60,13 @@ pub(crate) struct Client {
     pub(crate) cut: CancellationToken,
     /// Its place among the connections that there may be.
     pub(crate) slot: Arc<OwnedSemaphorePermit>,
+}
+
+/// Where a request is to go, and who guards the way there.
+struct Found {
+    host: String,
+    route: Arc<Route>,
+    guard: Arc<Guard>,
 }
 
 /// A request as it came in.
@@ -121,37 +128,38 @@ impl Proxy {
     /// Answers a request that came in on a port.
     pub(crate) async fn answer(&self, client: &Client, request: Request<Incoming>) -> Response<Reply> {
         let id = self.ids.of(request.headers());
-        match self.pass(client, id.clone(), request).await {
+        let found = match self.find(client.port, &request) {
+            Ok(found) => found,
+            Err(refusal) => return refused(refusal, id),
+        };
+        let (parts, body) = request.into_parts();
+        if let Some(sharing) = found.guard.preflight(&parts) {
+            return no_content(sharing, id);
+        }
+        let sharing = found.guard.sharing(&parts.headers);
+        let request = Request::from_parts(parts, body);
+        let mut response = match self.pass(client, id.clone(), found, request).await {
             Ok(mut response) => {
                 let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                 headers::to_client(response.headers_mut(), &id, upgraded);
                 response.map(Either::Left)
             }
-            Err(refusal) => {
-                let (status, code) = (refusal.status.as_u16(), refusal.code);
-                match &refusal.detail {
-                    Some(detail) => tracing::info!(request = ?id, status, code, detail, "refused"),
-                    None => {
-                        tracing::debug!(request = ?id, status, code, message = refusal.message, "refused")
-                    }
-                }
-                let mut response = refusal.into_response(&id).map(Either::Right);
-                response.headers_mut().insert(headers::REQUEST_ID, id);
-                response
-            }
-        }
+            Err(refusal) => refused(refusal, id),
+        };
+        sharing.put(response.headers_mut());
+        response
     }
 
     async fn pass(
         &self,
         client: &Client,
         id: HeaderValue,
+        found: Found,
         request: Request<Incoming>,
     ) -> Result<Response<Passing>, Refusal> {
-        let host = check(&request)?;
-        let (route, guard) = self.find(client.port, &host, request.uri().path())?;
+        let Found { host, route, guard } = found;
         let (mut parts, body) = request.into_parts();
-        let admitted = guard.admit(&mut parts).await?;
+        let admitted = guard.admit(&mut parts, &route.task, client.address).await?;
         let request = Request::from_parts(parts, body);
         if let Some(why) = &route.unsupported {
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", &**why));
@@ -182,11 +190,12 @@ impl Proxy {
     }
 
     /// The Task of a request, and who guards the way there.
-    fn find(&self, port: u16, host: &str, path: &str) -> Result<(Arc<Route>, Arc<Guard>), Refusal> {
+    fn find(&self, port: u16, request: &Request<Incoming>) -> Result<Found, Refusal> {
+        let (host, path) = (check(request)?, request.uri().path());
         let table = self.table.read();
-        let route = table.find(port, host, path).ok_or_else(|| Refusal::no_route(host, path))?;
-        let guard = self.guards.of(&table.entrances(&route, port, host))?;
-        Ok((route, guard))
+        let route = table.find(port, &host, path).ok_or_else(|| Refusal::no_route(&host, path))?;
+        let guard = self.guards.of(&table.entrances(&route, port, &host))?;
+        Ok(Found { host, route, guard })
     }
 
     /// On whose behalf a request comes: where the gateway knows who sends it, a client's word counts for nothing.
@@ -298,6 +307,27 @@ impl Proxy {
             Err(error) => Err(Refusal::failed(name, &said(&error))),
         }
     }
+}
+
+/// The answer to a request that is not passed on.
+fn refused(refusal: Refusal, id: HeaderValue) -> Response<Reply> {
+    let (status, code) = (refusal.status.as_u16(), refusal.code);
+    match &refusal.detail {
+        Some(detail) => tracing::info!(request = ?id, status, code, detail, "refused"),
+        None => tracing::debug!(request = ?id, status, code, message = refusal.message, "refused"),
+    }
+    let mut response = refusal.into_response(&id).map(Either::Right);
+    response.headers_mut().insert(headers::REQUEST_ID, id);
+    response
+}
+
+/// The answer to a browser's question beforehand.
+fn no_content(sharing: Sharing, id: HeaderValue) -> Response<Reply> {
+    let mut response = Response::new(Either::Right(Full::default()));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    sharing.put(response.headers_mut());
+    response.headers_mut().insert(headers::REQUEST_ID, id);
+    response
 }
 
 /// What hyper says, with its cause.

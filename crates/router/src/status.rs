@@ -1,7 +1,7 @@
 //! What the gateway says of Gateways, their listeners and HTTPRoutes, in the words of the Gateway API. Pure: from what
 //! is known to the status that is to be written.
 
-use agentcube_api::conditions::gateway::SECURITY_IN_FORCE;
+use agentcube_api::conditions::gateway::{LIMITS_IN_FORCE, SECURITY_IN_FORCE};
 use agentcube_api::conditions::{self, FALSE, TRUE, Update};
 use gateway_api::gateways::{
     Gateway, GatewayListeners, GatewayStatus, GatewayStatusAddresses, GatewayStatusListeners,
@@ -281,7 +281,7 @@ fn said(reference: &HttpRouteParentRefs) -> HttpRouteStatusParentsParentRef {
 
 /// Puts the conditions of a Gateway that speak of its TaskGateway's policy, of this generation of it.
 pub(crate) fn policy(conditions: &mut Vec<Condition>, guard: &Guard, generation: Option<i64>, now: &Time) {
-    for (type_, said) in [(SECURITY_IN_FORCE, guard.security())] {
+    for (type_, said) in [(SECURITY_IN_FORCE, guard.security()), (LIMITS_IN_FORCE, guard.rate_limits())] {
         match said {
             Some(Ok(message)) => Verdict::yes("InForce", message).put(type_, generation, conditions, now),
             Some(Err(why)) => Verdict::no("Unsupported", why).put(type_, generation, conditions, now),

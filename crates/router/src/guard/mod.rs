@@ -1,30 +1,39 @@
-//! Who may come in, and with what: what a TaskGateway says of authentication, for the built-in gateway. A gateway whose
+//! Who may come in, with what, and how often: what a TaskGateway says, for the built-in gateway. A gateway whose
 //! policy is not known, or asks for what cannot be done, lets nobody in.
 
+mod cors;
 mod fetch;
 mod jwk;
 mod jwt;
 mod keys;
+mod rate;
 mod token;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use agentcube_api::TaskGateway;
-use agentcube_api::agentcube::security::AuthenticationSpec;
+use agentcube_api::agentcube::security::{AuthenticationSpec, CorsSpec};
+use agentcube_api::agentcube::traffic::RateLimitingSpec;
 use agentcube_api::labels::RESERVED_TOKEN_HEADER;
+use agentcube_instance::TaskId;
 use http::header::{self, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use parking_lot::RwLock;
+use tokio::time::Instant;
 
 use crate::headers;
 use crate::owner::Subject;
 use crate::refusal::Refusal;
 use crate::route::GatewayId;
+use cors::Cors;
+pub(crate) use cors::Sharing;
 use fetch::Fetcher;
 use jwt::{Denied, Jwt};
+use rate::{Exceeded, Limits};
 
 /// When to try again while a policy is not known, or keys cannot be had.
 const LATER: Duration = Duration::from_secs(5);
@@ -62,9 +71,13 @@ pub(crate) type Said = Option<Result<&'static str, String>>;
 pub(crate) struct Guard {
     /// What it was made of; nothing if there is no TaskGateway.
     asked: Option<Asked>,
-    /// Why nobody is let in.
+    /// Why nobody is let in; or why CORS, or limits, cannot be kept, which closes nothing.
     closed: Option<String>,
+    no_cors: Option<String>,
+    no_limits: Option<String>,
     jwt: Option<Jwt>,
+    cors: Option<Cors>,
+    limits: Option<Arc<Limits>>,
     /// Headers that tell an instance who sends a request; a client's own are removed.
     identity: Vec<HeaderName>,
 }
@@ -73,11 +86,18 @@ pub(crate) struct Guard {
 #[derive(Clone, Debug, PartialEq)]
 struct Asked {
     authentication: Option<AuthenticationSpec>,
+    cors: Option<CorsSpec>,
+    limits: Option<RateLimitingSpec>,
 }
 
 impl Asked {
     fn of(gateway: &TaskGateway) -> Asked {
-        Asked { authentication: gateway.spec.authentication.clone() }
+        let spec = &gateway.spec;
+        Asked {
+            authentication: spec.authentication.clone(),
+            cors: spec.cors.clone(),
+            limits: spec.rate_limiting.clone(),
+        }
     }
 }
 
@@ -107,23 +127,60 @@ impl Guard {
             Err(why) => (None, Some(why)),
         };
         let identity = jwt.iter().flat_map(Jwt::headers).cloned().collect();
-        Guard { asked: Some(asked), closed, jwt, identity }
+        let (cors, no_cors) = either(asked.cors.as_ref().map(Cors::new));
+        // A change of something else does not fill the buckets.
+        let same = before.filter(|before| before.asked.as_ref().is_some_and(|it| it.limits == asked.limits));
+        let (limits, no_limits) = match same {
+            Some(same) => (same.limits.clone(), same.no_limits.clone()),
+            None => either(asked.limits.as_ref().map(|spec| Limits::new(spec).map(Arc::new))),
+        };
+        Guard { asked: Some(asked), closed, no_cors, no_limits, jwt, cors, limits, identity }
     }
 
     /// What the TaskGateway's owner is told of authentication.
     pub(crate) fn security(&self) -> Said {
-        let asked = self.asked.as_ref()?.authentication.as_ref()?;
-        if asked.jwt.is_none() && asked.ext_auth.is_none() {
+        let asked = self.asked.as_ref()?;
+        let authentication = asked.authentication.as_ref();
+        let authenticates = authentication.is_some_and(|it| it.jwt.is_some() || it.ext_auth.is_some());
+        if !authenticates && asked.cors.is_none() {
             return None;
         }
-        Some(match &self.closed {
-            None => Ok("requests are checked by the built-in gateway"),
-            Some(why) => Err(format!("{why}; until then nobody is let in")),
+        Some(match (&self.closed, &self.no_cors) {
+            (None, None) => Ok("requests are checked by the built-in gateway"),
+            (Some(why), _) => Err(format!("{why}; until then nobody is let in")),
+            (None, Some(why)) => Err(why.clone()),
         })
     }
 
+    /// And of rate limits.
+    pub(crate) fn rate_limits(&self) -> Said {
+        let asked = self.asked.as_ref()?.limits.as_ref()?;
+        if asked.global.is_none() && asked.per_route.is_none() && asked.rules.is_empty() {
+            return None;
+        }
+        Some(match &self.no_limits {
+            None => Ok("requests are counted by each process of the built-in gateway"),
+            Some(why) => Err(why.clone()),
+        })
+    }
+
+    /// The answer to a browser's question beforehand, if the request is one.
+    pub(crate) fn preflight(&self, parts: &Parts) -> Option<Sharing> {
+        self.cors.as_ref().filter(|_| self.closed.is_none()).and_then(|cors| cors.preflight(parts))
+    }
+
+    /// What the answer to a request says to browsers.
+    pub(crate) fn sharing(&self, headers: &HeaderMap) -> Sharing {
+        self.cors.as_ref().map(|cors| cors.sharing(headers)).unwrap_or_default()
+    }
+
     /// Lets a request in, with the headers that an instance may believe; or says why not.
-    pub(crate) async fn admit(&self, parts: &mut Parts) -> Result<Admitted, Refusal> {
+    pub(crate) async fn admit(
+        &self,
+        parts: &mut Parts,
+        task: &TaskId,
+        client: IpAddr,
+    ) -> Result<Admitted, Refusal> {
         if let Some(why) = &self.closed {
             return Err(unready(why));
         }
@@ -138,6 +195,10 @@ impl Guard {
             parts.headers.extend(identity.headers.clone());
             admitted.subject = Some(identity.subject);
             admitted.identity = identity.headers;
+        }
+        if let Some(limits) = &self.limits {
+            let request = rate::Request { task: &task.name, headers: &parts.headers, client };
+            limits.take(request, Instant::now()).map_err(exceeded)?;
         }
         Ok(admitted)
     }
@@ -184,6 +245,22 @@ impl Guards {
         });
         strict.ok_or_else(|| unready("its policy has not been read yet"))
     }
+}
+
+/// What came of something that may be asked for, and why nothing did.
+fn either<T>(outcome: Option<Result<T, String>>) -> (Option<T>, Option<String>) {
+    match outcome.transpose() {
+        Ok(made) => (made, None),
+        Err(why) => (None, Some(why)),
+    }
+}
+
+fn exceeded(exceeded: Exceeded) -> Refusal {
+    let message = format!("there were too many requests: the limit {}, is used up", exceeded.limit);
+    let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "RateLimited", message);
+    // Rounded up: whoever comes back by then is let in.
+    let after = Duration::from_secs(exceeded.after.as_secs() + 1);
+    Refusal { retry_after: Some(after), ..refusal }
 }
 
 /// The name of a header that may tell an instance something.

@@ -13,4 +13,6 @@ mod requests;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]
+mod traffic;
+#[cfg(test)]
 mod world;
