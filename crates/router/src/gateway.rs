@@ -19,6 +19,7 @@ use crate::ports::Ports;
 use crate::proxy::Proxy;
 use crate::route::Table;
 use crate::server::Port;
+use crate::tls::SECRET_TYPE;
 
 /// By this name a GatewayClass says that its Gateways are for this gateway.
 pub const CONTROLLER: &str = "agentcube.io/gateway";
@@ -83,6 +84,10 @@ impl Gateway {
             gateways: Cache::new(client.clone(), watcher::Config::default()),
             routes: Cache::new(client.clone(), watcher::Config::default()),
             policies: Cache::new(client.clone(), watcher::Config::default()),
+            secrets: Cache::new(
+                client.clone(),
+                watcher::Config::default().fields(&format!("type={SECRET_TYPE}")),
+            ),
         };
         let address = options.advertised.unwrap_or_else(|| options.address.to_string());
         let classes = Arc::new(Classes {
@@ -109,6 +114,7 @@ impl Gateway {
             caches.gateways.clone().run(shutdown.clone()),
             caches.routes.clone().run(shutdown.clone()),
             caches.policies.clone().run(shutdown.clone()),
+            caches.secrets.clone().run(shutdown.clone()),
             controller.run(shutdown, move |key| classes.clone().reconcile(key, queue.clone())),
         );
         self.stop().await;

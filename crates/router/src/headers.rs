@@ -41,6 +41,8 @@ const LONGEST_REQUEST_ID: usize = 128;
 /// What the gateway adds to a request.
 pub(crate) struct Added<'a> {
     pub(crate) client: IpAddr,
+    /// It came by TLS.
+    pub(crate) secure: bool,
     pub(crate) host: &'a str,
     pub(crate) prefix: &'a str,
     pub(crate) request_id: &'a HeaderValue,
@@ -58,7 +60,8 @@ pub(crate) fn to_instance(headers: &mut HeaderMap, added: &Added<'_>) {
     headers.remove(EXPECT);
     headers.remove(TOKEN);
     headers.remove(DESTINATION);
-    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+    let spoken = if added.secure { "https" } else { "http" };
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(spoken));
     set(headers, HOST, added.host);
     set(headers, FORWARDED_HOST, added.host);
     match added.prefix {

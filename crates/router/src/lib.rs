@@ -16,6 +16,7 @@ pub mod route;
 mod server;
 mod socket;
 mod status;
+mod tls;
 mod tunnel;
 mod upload;
 mod watch;

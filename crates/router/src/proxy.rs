@@ -56,6 +56,8 @@ pub(crate) struct Client {
     /// The port by which routes are found.
     pub(crate) port: u16,
     pub(crate) address: IpAddr,
+    /// It speaks TLS.
+    pub(crate) secure: bool,
     /// Closes it.
     pub(crate) cut: CancellationToken,
     /// Its place among the connections that there may be.
@@ -375,8 +377,14 @@ fn outgoing(
     let (mut parts, body) = request.into_parts();
     parts.uri = below(route, &parts.uri);
     parts.version = Version::HTTP_11;
-    let client = arrived.client.address;
-    let added = Added { client, host: &arrived.host, prefix: &route.prefix, request_id: &arrived.id };
+    let Client { address, secure, .. } = *arrived.client;
+    let added = Added {
+        client: address,
+        secure,
+        host: &arrived.host,
+        prefix: &route.prefix,
+        request_id: &arrived.id,
+    };
     headers::to_instance(&mut parts.headers, &added);
     // After the rest: nothing that a client says of its connection takes them away.
     parts.headers.extend(arrived.identity.clone());

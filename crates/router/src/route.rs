@@ -59,7 +59,7 @@ impl HostPattern {
     }
 
     /// How closely the host fits; none if it does not.
-    fn fits(&self, host: &str) -> Option<Fit> {
+    pub(crate) fn fits(&self, host: &str) -> Option<Fit> {
         match self {
             HostPattern::Any => Some(Fit::Any),
             HostPattern::Below(domain) => {
@@ -86,7 +86,7 @@ impl HostPattern {
 
 /// How closely a host fits; closer is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Fit {
+pub(crate) enum Fit {
     Any,
     Below(usize),
     Exact,

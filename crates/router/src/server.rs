@@ -11,14 +11,20 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use rustls::server::Acceptor;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::proxy::{Client, HEADER_LIMIT, Proxy};
 use crate::socket;
+use crate::tls::Listeners;
 
+/// How long a client may take to agree on TLS.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const MOST_STREAMS: u32 = 256;
 /// After running out of descriptors, connections get this time to close.
@@ -33,10 +39,15 @@ pub(crate) struct Port {
 
 impl Port {
     /// Serves a socket under a port number, by which its routes are found.
-    pub(crate) fn serve(listener: TcpListener, port: u16, proxy: Arc<Proxy>) -> io::Result<Port> {
+    pub(crate) fn serve(
+        listener: TcpListener,
+        port: u16,
+        proxy: Arc<Proxy>,
+        tls: Option<Arc<Listeners>>,
+    ) -> io::Result<Port> {
         let address = listener.local_addr()?;
         let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
-        let accepting = accept(listener, port, proxy, stop.clone(), connections.clone());
+        let accepting = accept(listener, port, proxy, tls, stop.clone(), connections.clone());
         connections.spawn(accepting);
         Ok(Port { address, stop, connections })
     }
@@ -62,6 +73,7 @@ async fn accept(
     listener: TcpListener,
     port: u16,
     proxy: Arc<Proxy>,
+    tls: Option<Arc<Listeners>>,
     stop: CancellationToken,
     connections: TaskTracker,
 ) {
@@ -80,8 +92,14 @@ async fn accept(
                 failing = false;
                 socket::prepare(&stream, socket::CLIENT_PATIENCE);
                 let cut = CancellationToken::new();
-                let client = Arc::new(Client { port, address: client.ip(), cut, slot: Arc::new(slot) });
-                connections.spawn(connection(stream, client, proxy.clone(), stop.clone()));
+                let (address, secure) = (client.ip(), tls.is_some());
+                let client = Arc::new(Client { port, address, secure, cut, slot: Arc::new(slot) });
+                match tls.clone() {
+                    None => connections.spawn(connection(stream, client, proxy.clone(), stop.clone())),
+                    Some(tls) => {
+                        connections.spawn(encrypted(stream, tls, client, proxy.clone(), stop.clone()))
+                    }
+                };
             }
             Err(error) => {
                 // It is tried many times a second, and said once.
@@ -106,7 +124,36 @@ async fn slot(slots: &Arc<Semaphore>, full: &mut bool, port: u16) -> OwnedSemaph
     slots.clone().acquire_owned().await.expect("the semaphore is never closed")
 }
 
-async fn connection(stream: TcpStream, client: Arc<Client>, proxy: Arc<Proxy>, stop: CancellationToken) {
+/// Agrees with a client on TLS, by the name that it asks for, and serves it.
+async fn encrypted(
+    stream: TcpStream,
+    tls: Arc<Listeners>,
+    client: Arc<Client>,
+    proxy: Arc<Proxy>,
+    stop: CancellationToken,
+) {
+    let agreeing = async {
+        let greeted = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let config = tls.find(greeted.client_hello().server_name());
+        let config = config.ok_or_else(|| io::Error::other("no listener has the name that it asks for"))?;
+        greeted.into_stream(config).await
+    };
+    let limit = HANDSHAKE_LIMIT.min(proxy.head_timeout);
+    let agreed = tokio::select! {
+        agreed = tokio::time::timeout(limit, agreeing) => agreed,
+        () = stop.cancelled() => return,
+    };
+    match agreed {
+        Ok(Ok(stream)) => Box::pin(connection(stream, client, proxy, stop)).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a client's handshake failed"),
+        Err(_) => tracing::debug!("a client's handshake took too long"),
+    }
+}
+
+async fn connection<S>(stream: S, client: Arc<Client>, proxy: Arc<Proxy>, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (cut_all, head_timeout) = (proxy.cut.clone(), proxy.head_timeout);
     let cut = client.cut.clone();
     let asked = Arc::new(AtomicBool::new(false));

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::guard::Guard;
 use crate::route::{GatewayId, HostPattern, Listener, Route, Table};
+use crate::tls::Unresolved;
 
 /// API group of Gateways and HTTPRoutes.
 pub(crate) const GROUP: &str = "gateway.networking.k8s.io";
@@ -30,18 +31,15 @@ pub(crate) enum Serving {
     Unsupported(String),
     /// Its port cannot be had.
     Unavailable(String),
+    /// It has no certificates.
+    Unresolved(Unresolved),
 }
 
 /// Whether a listener can be served at all, before its port is asked for.
 pub(crate) fn judge(listener: &GatewayListeners) -> Serving {
     match listener.protocol.as_str() {
-        "HTTP" => Serving::Yes,
-        "HTTPS" | "TLS" => Serving::Unsupported(
-            "the built-in gateway does not serve TLS yet: use a listener of protocol HTTP behind something \
-             that does, or a gateway class of Envoy Gateway"
-                .into(),
-        ),
-        other => Serving::Unsupported(format!("the built-in gateway serves protocol HTTP, not {other}")),
+        "HTTP" | "HTTPS" => Serving::Yes,
+        other => Serving::Unsupported(format!("the built-in gateway serves HTTP and HTTPS, not {other}")),
     }
 }
 
@@ -97,7 +95,9 @@ pub(crate) fn gateway(
         .zip(listeners)
         .filter_map(|(listener, (serving, _))| match serving {
             Serving::Yes => None,
-            Serving::Unsupported(why) | Serving::Unavailable(why) => {
+            Serving::Unsupported(why)
+            | Serving::Unavailable(why)
+            | Serving::Unresolved(Unresolved::Invalid(why) | Unresolved::Forbidden(why)) => {
                 Some(format!("listener {}: {why}", listener.name))
             }
         })
@@ -145,15 +145,19 @@ fn listener_status(
         Serving::Unavailable(why) => {
             (Verdict::no("PortUnavailable", why), Verdict::no("Invalid", "the listener is not accepted"))
         }
+        Serving::Unresolved(_) => (
+            Verdict::yes("Accepted", "the listener is valid"),
+            Verdict::no("Invalid", "there are no certificates for it"),
+        ),
+    };
+    let resolved = match serving {
+        Serving::Unresolved(Unresolved::Invalid(why)) => Verdict::no("InvalidCertificateRef", why),
+        Serving::Unresolved(Unresolved::Forbidden(why)) => Verdict::no("RefNotPermitted", why),
+        _ => Verdict::yes("ResolvedRefs", "all that it names is there"),
     };
     accepted.put(ACCEPTED, generation, &mut conditions, now);
     programmed.put(PROGRAMMED, generation, &mut conditions, now);
-    Verdict::yes("ResolvedRefs", "there is nothing to resolve").put(
-        RESOLVED,
-        generation,
-        &mut conditions,
-        now,
-    );
+    resolved.put(RESOLVED, generation, &mut conditions, now);
     let kind = GatewayStatusListenersSupportedKinds { group: Some(GROUP.into()), kind: "HTTPRoute".into() };
     GatewayStatusListeners {
         attached_routes,

@@ -13,6 +13,8 @@ mod requests;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]
+mod tls;
+#[cfg(test)]
 mod traffic;
 #[cfg(test)]
 mod world;

@@ -126,6 +126,8 @@ impl InstanceProvider for Instances {
 pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) port: u16,
+    /// Another port, which no Gateway uses yet.
+    pub(crate) second_port: u16,
     pub(crate) instances: Arc<Instances>,
     pub(crate) shutdown: CancellationToken,
     pub(crate) running: tokio::task::JoinHandle<()>,
@@ -154,11 +156,13 @@ impl World {
         let instances = Arc::new(Instances::default());
         let bound = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = bound.local_addr().unwrap().port();
-        let options = Options { bound: vec![bound], ..options };
+        let second = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let second_port = second.local_addr().unwrap().port();
+        let options = Options { bound: vec![bound, second], ..options };
         let shutdown = CancellationToken::new();
         let gateway = Gateway::new(client.clone(), instances.clone(), Arc::new(Tcp), options);
         let running = tokio::spawn(gateway.run(shutdown.clone()));
-        let world = World { client, port, instances, shutdown, running, _server: server };
+        let world = World { client, port, second_port, instances, shutdown, running, _server: server };
         world
             .create(json!({
                 "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
@@ -209,6 +213,11 @@ impl World {
         let created =
             api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
         serde_json::to_value(created).unwrap()
+    }
+
+    pub(crate) async fn patch(&self, object: &Value, patch: Value) {
+        let (api, name) = self.api(object);
+        api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
     pub(crate) async fn patch_status(&self, object: &Value, patch: Value) {
