@@ -75,7 +75,7 @@ impl Gateway {
         options: Options,
     ) -> Gateway {
         let table = Arc::new(RwLock::new(Table::default()));
-        let guards = Arc::new(Guards::default());
+        let guards = Arc::new(Guards::new(client.clone(), connect.clone()));
         let proxy = Arc::new(Proxy::new(table.clone(), guards.clone(), provider, connect, &options));
         let ports = Arc::new(Ports::new(options.address, options.bound, proxy.clone()));
         let caches = Caches {

@@ -194,6 +194,7 @@ mod tests {
     fn sent(pairs: &[(&'static str, &'static str)]) -> Vec<(String, String)> {
         let mut headers = map(pairs);
         let added = Added {
+            secure: false,
             client: [127, 0, 0, 1].into(),
             host: "example.com",
             prefix: "/a/b",

@@ -19,6 +19,7 @@ mod status;
 mod tls;
 mod tunnel;
 mod upload;
+mod usage;
 mod watch;
 
 pub use gateway::{CONTROLLER, Gateway, Options};

@@ -33,6 +33,11 @@ use crate::watch;
 /// The most that the headers of a request may measure, in bytes. The server refuses twice as much by itself.
 pub(crate) const HEADER_LIMIT: usize = 64 << 10;
 
+/// The most headers that a request may have. What HTTP/1.1 has more of, the server refuses by itself.
+const MOST_HEADERS: usize = 100;
+/// The longest path and query, in bytes. A token may be among them.
+const LONGEST_TARGET: usize = 32 << 10;
+
 /// Passes requests on.
 pub(crate) struct Proxy {
     pub(crate) table: Arc<RwLock<Table>>,
@@ -161,7 +166,7 @@ impl Proxy {
     ) -> Result<Response<Passing>, Refusal> {
         let Found { host, route, guard } = found;
         let (mut parts, body) = request.into_parts();
-        let admitted = guard.admit(&mut parts, &route.task, client.address).await?;
+        let admitted = guard.admit(&mut parts, &host, &route.task, client.address).await?;
         let request = Request::from_parts(parts, body);
         if let Some(why) = &route.unsupported {
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", &**why));
@@ -353,6 +358,17 @@ fn check(request: &Request<Incoming>) -> Result<String, Refusal> {
     if *request.method() == Method::CONNECT {
         let message = "this gateway is no proxy for CONNECT: send requests for the path of a Task";
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "ConnectRefused", message));
+    }
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    if target > LONGEST_TARGET {
+        let message =
+            format!("the path and query measure {target} bytes; at most {LONGEST_TARGET} are allowed");
+        return Err(Refusal::new(StatusCode::URI_TOO_LONG, "TargetTooLong", message));
+    }
+    let count = request.headers().len();
+    if count > MOST_HEADERS {
+        let message = format!("the request has {count} headers; at most {MOST_HEADERS} are allowed");
+        return Err(Refusal::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "TooManyHeaders", message));
     }
     let size = headers::size(request.headers()) + request.uri().path().len();
     if size > HEADER_LIMIT {

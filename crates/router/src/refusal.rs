@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use agentcube_instance::provider::ReserveError;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
-use http::{Response, StatusCode};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
 
@@ -20,15 +20,22 @@ pub struct Refusal {
     pub code: &'static str,
     pub message: String,
     pub retry_after: Option<Duration>,
-    /// One more header that belongs to it, such as a challenge.
-    pub header: Option<(HeaderName, String)>,
+    /// More headers that belong to it, such as a challenge.
+    pub headers: HeaderMap,
     /// For the log only: it may name things that are none of the client's business.
     pub detail: Option<String>,
 }
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, message: message.into(), retry_after: None, header: None, detail: None }
+        Refusal {
+            status,
+            code,
+            message: message.into(),
+            retry_after: None,
+            headers: HeaderMap::new(),
+            detail: None,
+        }
     }
 
     fn after(mut self, delay: Option<Duration>) -> Refusal {
@@ -104,11 +111,7 @@ impl Refusal {
         if let Some(seconds) = seconds {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some((name, value)) = self.header
-            && let Ok(value) = HeaderValue::from_str(&value)
-        {
-            headers.insert(name, value);
-        }
+        headers.extend(self.headers);
         response
     }
 }

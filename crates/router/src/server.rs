@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::service::service_fn;
@@ -22,11 +21,14 @@ use tokio_util::task::TaskTracker;
 use crate::proxy::{Client, HEADER_LIMIT, Proxy};
 use crate::socket;
 use crate::tls::Listeners;
+use crate::usage::{Counted, Exchange, Use};
 
 /// How long a client may take to agree on TLS.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const MOST_STREAMS: u32 = 256;
+/// How long a client may take to take leave, after it was idle for too long.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// After running out of descriptors, connections get this time to close.
 const BREATH: Duration = Duration::from_millis(20);
 
@@ -156,12 +158,14 @@ where
 {
     let (cut_all, head_timeout) = (proxy.cut.clone(), proxy.head_timeout);
     let cut = client.cut.clone();
-    let asked = Arc::new(AtomicBool::new(false));
-    let asking = asked.clone();
+    let usage = Arc::new(Use::new());
+    let used = usage.clone();
     let service = service_fn(move |request| {
-        asking.store(true, Ordering::Relaxed);
-        let (proxy, client) = (proxy.clone(), client.clone());
-        async move { Ok::<_, Infallible>(proxy.answer(&client, request).await) }
+        let (proxy, client, exchange) = (proxy.clone(), client.clone(), Exchange::begin(&used));
+        async move {
+            let response = proxy.answer(&client, request).await;
+            Ok::<_, Infallible>(response.map(|body| Counted { body, _exchange: exchange }))
+        }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(2 * HEADER_LIMIT);
@@ -173,10 +177,7 @@ where
         .max_header_list_size(u32::try_from(2 * HEADER_LIMIT).unwrap_or(u32::MAX));
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    // The limit of the head begins when it is known which HTTP is spoken, which needs some bytes.
-    let first = tokio::time::sleep(head_timeout);
-    tokio::pin!(first);
-    let (mut stopping, mut begun) = (false, false);
+    let (mut stopping, mut leaving) = (false, false);
     loop {
         tokio::select! {
             served = connection.as_mut() => {
@@ -189,12 +190,16 @@ where
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = first.as_mut(), if !begun => {
-                if !asked.load(Ordering::Relaxed) {
+            // HTTP/1.1 ends by itself when no head comes. That begins when it is known which HTTP is spoken, which
+            // needs some bytes; and HTTP/2 would stay for ever.
+            used = usage.idle_for(head_timeout), if !leaving => {
+                if !used {
                     return;
                 }
-                begun = true;
+                leaving = true;
+                connection.as_mut().graceful_shutdown();
             }
+            _ = usage.idle_for(head_timeout + LEAVE_LIMIT), if leaving => return,
             () = cut.cancelled() => return tracing::debug!("a client does not take its response in time"),
             () = cut_all.cancelled() => return,
         }

@@ -2,11 +2,13 @@
 //! policy is not known, or asks for what cannot be done, lets nobody in.
 
 mod cors;
+mod ext_auth;
 mod fetch;
 mod jwk;
 mod jwt;
 mod keys;
 mod rate;
+mod service;
 mod token;
 
 use std::collections::HashMap;
@@ -19,21 +21,25 @@ use agentcube_api::agentcube::security::{AuthenticationSpec, CorsSpec};
 use agentcube_api::agentcube::traffic::RateLimitingSpec;
 use agentcube_api::labels::RESERVED_TOKEN_HEADER;
 use agentcube_instance::TaskId;
-use http::header::{self, HeaderName};
+use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
+use kube::Client;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use crate::headers;
 use crate::owner::Subject;
+use crate::pool::Connect;
 use crate::refusal::Refusal;
 use crate::route::GatewayId;
 use cors::Cors;
 pub(crate) use cors::Sharing;
+use ext_auth::ExtAuth;
 use fetch::Fetcher;
 use jwt::{Denied, Jwt};
 use rate::{Exceeded, Limits};
+use service::Reach;
 
 /// When to try again while a policy is not known, or keys cannot be had.
 const LATER: Duration = Duration::from_secs(5);
@@ -76,6 +82,7 @@ pub(crate) struct Guard {
     no_cors: Option<String>,
     no_limits: Option<String>,
     jwt: Option<Jwt>,
+    ext_auth: Option<ExtAuth>,
     cors: Option<Cors>,
     limits: Option<Arc<Limits>>,
     /// Headers that tell an instance who sends a request; a client's own are removed.
@@ -116,17 +123,16 @@ impl Guard {
         Guard { closed: Some(why.into()), ..Guard::default() }
     }
 
-    fn new(asked: Asked, fetcher: &Arc<Fetcher>, before: Option<&Guard>) -> Guard {
+    fn new(asked: Asked, namespace: &str, tools: &Tools, before: Option<&Guard>) -> Guard {
         let authentication = asked.authentication.as_ref();
         let jwt = authentication.and_then(|it| it.jwt.as_ref());
-        let jwt = jwt.map(|jwt| Jwt::new(jwt, fetcher, before.and_then(|before| before.jwt.as_ref())));
-        let ext_auth = authentication.is_some_and(|it| it.ext_auth.is_some());
-        let (jwt, closed) = match jwt.transpose() {
-            Ok(jwt) if ext_auth => (jwt, Some("the built-in gateway does not yet ask authorisation services: leave out authentication.extAuth, or use a gatewayClassName of Envoy Gateway".into())),
-            Ok(jwt) => (jwt, None),
-            Err(why) => (None, Some(why)),
-        };
-        let identity = jwt.iter().flat_map(Jwt::headers).cloned().collect();
+        let jwt = jwt.map(|jwt| Jwt::new(jwt, &tools.fetcher, before.and_then(|before| before.jwt.as_ref())));
+        let ext_auth = authentication.and_then(|it| it.ext_auth.as_ref());
+        let ext_auth = ext_auth.map(|spec| ExtAuth::new(spec, namespace, tools.reach.clone()));
+        let ((jwt, bad_jwt), (ext_auth, bad_service)) = (either(jwt), either(ext_auth));
+        let closed = bad_jwt.or(bad_service);
+        let of_service = ext_auth.iter().flat_map(ExtAuth::headers);
+        let identity = jwt.iter().flat_map(Jwt::headers).chain(of_service).cloned().collect();
         let (cors, no_cors) = either(asked.cors.as_ref().map(Cors::new));
         // A change of something else does not fill the buckets.
         let same = before.filter(|before| before.asked.as_ref().is_some_and(|it| it.limits == asked.limits));
@@ -134,7 +140,7 @@ impl Guard {
             Some(same) => (same.limits.clone(), same.no_limits.clone()),
             None => either(asked.limits.as_ref().map(|spec| Limits::new(spec).map(Arc::new))),
         };
-        Guard { asked: Some(asked), closed, no_cors, no_limits, jwt, cors, limits, identity }
+        Guard { asked: Some(asked), closed, no_cors, no_limits, jwt, ext_auth, cors, limits, identity }
     }
 
     /// What the TaskGateway's owner is told of authentication.
@@ -174,10 +180,16 @@ impl Guard {
         self.cors.as_ref().map(|cors| cors.sharing(headers)).unwrap_or_default()
     }
 
+    /// Whether it knows who sends requests.
+    fn authenticates(&self) -> bool {
+        self.jwt.is_some() || self.ext_auth.is_some()
+    }
+
     /// Lets a request in, with the headers that an instance may believe; or says why not.
     pub(crate) async fn admit(
         &self,
         parts: &mut Parts,
+        host: &str,
         task: &TaskId,
         client: IpAddr,
     ) -> Result<Admitted, Refusal> {
@@ -190,11 +202,15 @@ impl Guard {
             None => None,
         };
         headers::strip(&mut parts.headers, &self.identity);
-        let mut admitted = Admitted { authenticates: self.jwt.is_some(), ..Admitted::default() };
+        let mut admitted = Admitted { authenticates: self.authenticates(), ..Admitted::default() };
         if let Some(identity) = identity {
             parts.headers.extend(identity.headers.clone());
             admitted.subject = Some(identity.subject);
             admitted.identity = identity.headers;
+        }
+        if let Some(service) = &self.ext_auth {
+            admitted.identity.extend(service.ask(parts, host).await?);
+            parts.headers.extend(admitted.identity.clone());
         }
         if let Some(limits) = &self.limits {
             let request = rate::Request { task: &task.name, headers: &parts.headers, client };
@@ -204,14 +220,24 @@ impl Guard {
     }
 }
 
-/// The guards of all gateways. One that has none lets nobody in.
-#[derive(Default)]
-pub(crate) struct Guards {
+/// What guards need in order to ask others.
+struct Tools {
     fetcher: Arc<Fetcher>,
+    reach: Reach,
+}
+
+/// The guards of all gateways. One that has none lets nobody in.
+pub(crate) struct Guards {
+    tools: Tools,
     by_gateway: RwLock<HashMap<GatewayId, Arc<Guard>>>,
 }
 
 impl Guards {
+    pub(crate) fn new(client: Client, connect: Arc<dyn Connect>) -> Guards {
+        let tools = Tools { fetcher: Arc::default(), reach: Reach { client, connect } };
+        Guards { tools, by_gateway: RwLock::default() }
+    }
+
     /// Takes in a gateway's policy. What has not changed goes on as it was, with what it has learned.
     pub(crate) fn set(&self, gateway: &GatewayId, policy: &Policy) -> Arc<Guard> {
         let before = self.by_gateway.read().get(gateway).cloned();
@@ -220,7 +246,10 @@ impl Guards {
             Policy::Unknown => Arc::new(Guard::closed("its TaskGateway is not there")),
             Policy::Of(object) => match before {
                 Some(before) if before.asked == Some(Asked::of(object)) => before,
-                before => Arc::new(Guard::new(Asked::of(object), &self.fetcher, before.as_deref())),
+                before => {
+                    let asked = Asked::of(object);
+                    Arc::new(Guard::new(asked, &gateway.namespace, &self.tools, before.as_deref()))
+                }
             },
         };
         self.by_gateway.write().insert(gateway.clone(), guard.clone());
@@ -240,7 +269,7 @@ impl Guards {
             guards
                 .into_iter()
                 .rev()
-                .max_by_key(|guard| (guard.closed.is_some(), guard.jwt.is_some()))
+                .max_by_key(|guard| (guard.closed.is_some(), guard.authenticates()))
                 .cloned()
         });
         strict.ok_or_else(|| unready("its policy has not been read yet"))
@@ -281,7 +310,10 @@ fn unready(why: &str) -> Refusal {
 
 fn denied(denied: Denied) -> Refusal {
     let refused = |code: &'static str, message: String, challenge: &str| Refusal {
-        header: Some((header::WWW_AUTHENTICATE, challenge.to_owned())),
+        headers: HeaderValue::from_str(challenge)
+            .map(|it| (header::WWW_AUTHENTICATE, it))
+            .into_iter()
+            .collect(),
         ..Refusal::new(StatusCode::UNAUTHORIZED, code, message)
     };
     match denied {

@@ -3,12 +3,15 @@
 use base64::Engine;
 use bytes::Bytes;
 use http::header::WWW_AUTHENTICATE;
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Empty};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 use crate::issuer::{Issuer, Pair, encode, now};
-use crate::world::{World, condition, echo, gateway_object};
+use crate::world::{World, condition, echo, gateway_object, serve};
 
 /// A gateway that lets in tokens of these issuers, and a Task `echo` behind it.
 async fn guarded(jwt: Value, routing: Value) -> World {
@@ -298,4 +301,89 @@ async fn a_policy_that_cannot_be_kept_closes_the_gateway_and_says_so() {
     let gateway = world.until(&gateway, said).await;
     let said = condition(&gateway["status"], "agentcube.io/SecurityInForce").unwrap();
     assert_eq!((&said["status"], &said["reason"]), (&json!("False"), &json!("Unsupported")));
+}
+
+/// A Service `auth` at this address, as the controllers of a cluster leave it.
+async fn service(world: &World, address: std::net::SocketAddr) {
+    let ports = json!([{ "name": "http", "port": 80, "targetPort": address.port() }]);
+    world.create(json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "auth" }, "spec": { "ports": ports } })).await;
+    let ports = json!([{ "name": "http", "port": address.port(), "protocol": "TCP" }]);
+    world
+        .create(json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": { "name": "auth-1", "labels": { "kubernetes.io/service-name": "auth" } },
+        "addressType": "IPv4", "ports": ports, "endpoints": [{ "addresses": ["10.9.9.9"] }] }))
+        .await;
+}
+
+fn by_service(fail_open: bool) -> Value {
+    json!({ "authentication": { "extAuth": {
+        "http": { "backendRef": { "name": "auth", "port": 80 }, "path": "/check", "headersToBackend": ["X-User-ID"] },
+        "headersToExtAuth": ["X-Badge"], "failOpen": fail_open, "timeout": "5s",
+    } } })
+}
+
+#[tokio::test]
+async fn a_service_decides_who_may_come_in() {
+    let world = World::guarded(by_service(false)).await;
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = asked.clone();
+    let address = serve(move |request: Request<Incoming>| {
+        let head = |name: &str| {
+            request.headers().get(name).and_then(|it| it.to_str().ok()).unwrap_or("-").to_owned()
+        };
+        let badge = head("x-badge");
+        let told = [
+            request.method().to_string(),
+            request.uri().to_string(),
+            head("host"),
+            badge.clone(),
+            head("authorization"),
+            head("x-other"),
+            head("x-user-id"),
+        ];
+        seen.lock().push(told.join(" "));
+        async move {
+            let response = match badge.as_str() {
+                "good" => Response::builder().status(200).header("x-user-id", "ada").header("x-else", "no"),
+                "login" => Response::builder().status(302).header("location", "https://login.example.com/"),
+                "odd" => Response::builder().status(201),
+                "broken" => Response::builder().status(500),
+                _ => Response::builder().status(403).header("x-user-id", "eve"),
+            };
+            response.body(Full::new(Bytes::from("whatever"))).unwrap()
+        }
+    })
+    .await;
+    service(&world, address).await;
+    world.task("echo", json!({ "routing": oneshot() }), &[echo("one").await]).await;
+    let ask = async |badge: &str| {
+        let headers =
+            [("x-badge", badge), ("x-user-id", "root"), ("authorization", "Basic x"), ("x-other", "y")];
+        world.get("/default/echo/deep?q=1", &headers).await
+    };
+    let (status, answer) = ask("good").await;
+    assert_eq!((status, &answer["headers"]["x-user-id"]), (StatusCode::OK, &json!("ada")), "{answer}");
+    assert_eq!(answer["headers"]["x-else"], Value::Null);
+    assert_eq!(asked.lock()[0], "GET /check/default/echo/deep?q=1 localhost good Basic x - -");
+    for (badge, status, word) in [
+        ("bad", StatusCode::FORBIDDEN, "NotAuthorized"),
+        ("login", StatusCode::FOUND, "NotAuthorized"),
+        ("odd", StatusCode::FORBIDDEN, "NotAuthorized"),
+        ("broken", StatusCode::SERVICE_UNAVAILABLE, "AuthorizationUnavailable"),
+    ] {
+        let (said, answer) = ask(badge).await;
+        assert_eq!((said, code(&answer)), (status, word), "{badge}");
+    }
+    assert_eq!(world.instances.asked.lock().len(), 1, "no instance is woken for the others");
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_there_lets_in_only_where_that_was_asked_for() {
+    for (fail_open, expected) in [(false, StatusCode::SERVICE_UNAVAILABLE), (true, StatusCode::OK)] {
+        let world = World::guarded(by_service(fail_open)).await;
+        world.task("echo", json!({ "routing": oneshot() }), &[echo("one").await]).await;
+        let (status, answer) = world.get("/default/echo", &[("x-user-id", "root")]).await;
+        assert_eq!(status, expected, "{answer}");
+        assert!(!answer.to_string().contains("root"), "who it is it cannot say by itself: {answer}");
+    }
 }

@@ -13,7 +13,7 @@ use agentcube_instance::provider::{InstanceProvider, Path, Request as Wanted, Re
 use agentcube_instance::reserve::InUse;
 use agentcube_instance::token::Token;
 use agentcube_instance::{Endpoint, InstanceId, SpecId, TaskId};
-use agentcube_router::{CONTROLLER, Gateway, Options, Tcp};
+use agentcube_router::{CONTROLLER, Connect, Gateway, Options};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response, StatusCode};
@@ -122,6 +122,15 @@ impl InstanceProvider for Instances {
     }
 }
 
+/// Every address is here: those of endpoints may not be of loopback.
+struct Here;
+
+impl Connect for Here {
+    fn connect(&self, endpoint: Endpoint) -> BoxFuture<'_, std::io::Result<TcpStream>> {
+        Box::pin(TcpStream::connect((Ipv4Addr::LOCALHOST, endpoint.port)))
+    }
+}
+
 /// The world of a test.
 pub(crate) struct World {
     pub(crate) client: Client,
@@ -160,7 +169,7 @@ impl World {
         let second_port = second.local_addr().unwrap().port();
         let options = Options { bound: vec![bound, second], ..options };
         let shutdown = CancellationToken::new();
-        let gateway = Gateway::new(client.clone(), instances.clone(), Arc::new(Tcp), options);
+        let gateway = Gateway::new(client.clone(), instances.clone(), Arc::new(Here), options);
         let running = tokio::spawn(gateway.run(shutdown.clone()));
         let world = World { client, port, second_port, instances, shutdown, running, _server: server };
         world
