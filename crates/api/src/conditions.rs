@@ -140,6 +140,12 @@ pub mod gateway {
     /// Rate limits are set up.
     pub const RATE_LIMIT_READY: &str = "RateLimitReady";
 
+    /// Of a Gateway of the built-in class: its TaskGateway's authentication and CORS are in force. Observed is the
+    /// generation of the TaskGateway.
+    pub const SECURITY_IN_FORCE: &str = "agentcube.io/SecurityInForce";
+    /// The same of rate limits.
+    pub const LIMITS_IN_FORCE: &str = "agentcube.io/RateLimitsInForce";
+
     /// Ready: everything is.
     pub const REASON_ALL_READY: &str = "AllComponentsReady";
     /// Ready is false: something is not.

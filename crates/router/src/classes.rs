@@ -2,18 +2,19 @@
 //! their Gateways, and says of Gateways and HTTPRoutes how they fare. Requests are routed by Tasks, not by the
 //! HTTPRoutes that stand for them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_api::Task;
+use agentcube_api::{Task, TaskGateway, labels};
 use agentcube_operator::cache::{Cache, Change};
 use agentcube_operator::controller::{Controller, Requeue};
 use agentcube_operator::queue::Queue;
 use gateway_api::gatewayclasses::GatewayClass;
-use gateway_api::gateways::Gateway;
+use gateway_api::gateways::{Gateway, GatewayListeners};
 use gateway_api::httproutes::{HttpRoute, HttpRouteParentRefs};
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
@@ -22,9 +23,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::ports::Ports;
+use crate::guard::{Guards, Policy};
+use crate::ports::{Ports, Spoken};
 use crate::route::{GatewayId, Listener, Route, Table};
 use crate::status::{self, Known, Serving};
+use crate::tls::Served;
 
 /// A port that somebody else holds is tried again after this.
 const PORT_RETRY: Duration = Duration::from_secs(10);
@@ -46,6 +49,9 @@ pub(crate) struct Caches {
     pub(crate) classes: Cache<GatewayClass>,
     pub(crate) gateways: Cache<Gateway>,
     pub(crate) routes: Cache<HttpRoute>,
+    pub(crate) policies: Cache<TaskGateway>,
+    /// Those with certificates of servers.
+    pub(crate) secrets: Cache<Secret>,
 }
 
 /// Keeps table, ports and statuses as objects say.
@@ -57,6 +63,7 @@ pub(crate) struct Classes {
     /// What Gateways say their address is.
     pub(crate) address: String,
     pub(crate) table: Arc<RwLock<Table>>,
+    pub(crate) guards: Arc<Guards>,
     pub(crate) ports: Arc<Ports>,
 }
 
@@ -82,13 +89,14 @@ fn parents(route: &HttpRoute) -> impl Iterator<Item = (&HttpRouteParentRefs, Gat
 impl Classes {
     /// The controller over everything that matters. Tasks enter the table as they come, before any status says so.
     pub(crate) fn controller(&self) -> Controller<Key> {
-        let Caches { tasks, classes, gateways, routes } = self.caches.clone();
+        let Caches { tasks, classes, gateways, routes, policies, secrets } = self.caches.clone();
         let controller = Controller::new("gateway").concurrency(8);
         let queue = controller.queue();
         let table = self.table.clone();
         let of_task = routes.clone();
         let of_class = gateways.clone();
         let of_gateway = routes.clone();
+        let of_secret = gateways.clone();
         controller
             .watch(&tasks, move |change| {
                 take_in(&table, change);
@@ -106,6 +114,17 @@ impl Classes {
                 let named = routes.iter().filter(|route| parents(route).any(|(_, named)| named == gateway));
                 let keys = named.map(|route| key_of(route));
                 keys.chain([Key::Gateway(gateway.clone())]).collect::<Vec<_>>()
+            })
+            .watch(&policies, |change| {
+                let gateway = change.latest();
+                let namespace = gateway.namespace().unwrap_or_default();
+                [Key::Gateway(GatewayId { namespace: namespace.into(), name: gateway.name_any().into() })]
+            })
+            .watch(&secrets, move |change| {
+                let secret = change.latest();
+                let near = of_secret.list(secret.namespace().as_deref());
+                let named = near.into_iter().filter(|gateway| names_secret(gateway, &secret.name_any()));
+                named.map(|gateway| Key::Gateway(id(&gateway))).collect::<Vec<_>>()
             })
             .watch(&routes, move |change| {
                 for gateway in change.sides().flat_map(|route| parents(route).map(|(_, gateway)| gateway)) {
@@ -134,6 +153,23 @@ impl Classes {
         let class = self.caches.classes.get("", &gateway.spec.gateway_class_name)?;
         let alive = gateway.metadata.deletion_timestamp.is_none();
         (alive && class.spec.controller_name == self.controller).then_some(gateway)
+    }
+
+    /// What the TaskGateway of a Gateway asks for: the one that it belongs to, or else that of its name, whoever made
+    /// the Gateway.
+    fn policy(&self, key: &GatewayId, gateway: &Gateway) -> Policy {
+        let named = self.caches.policies.get(&key.namespace, &key.name);
+        let owners = gateway.owner_references();
+        let owner = owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == "TaskGateway");
+        // One that was made for a TaskGateway may have lost its owner; it has not become anybody's for that.
+        let made_for = gateway.labels().contains_key(labels::GATEWAY);
+        match (named, owner) {
+            (Some(named), Some(owner)) if named.metadata.uid.as_ref() != Some(&owner.uid) => Policy::Unknown,
+            (Some(named), _) => Policy::Of(named),
+            (None, Some(_)) => Policy::Unknown,
+            (None, None) if made_for => Policy::Unknown,
+            (None, None) => Policy::None,
+        }
     }
 
     async fn class(&self, name: &str) -> Result<Requeue, kube::Error> {
@@ -169,14 +205,20 @@ impl Classes {
     async fn gateway(&self, key: &GatewayId, queue: &Queue<Key>) -> Result<Requeue, kube::Error> {
         let Some(gateway) = self.ours(key) else {
             self.take_in_gateway(key, None, queue);
-            self.ports.set(key, &BTreeSet::new());
+            self.ports.set(key, &BTreeMap::new());
+            self.guards.remove(key);
             return Ok(Requeue::No);
         };
+        // Before the listeners, so that nobody comes in unguarded.
+        let guard = self.guards.set(key, &self.policy(key, &gateway));
         let listeners = &gateway.spec.listeners;
         let mut servings: Vec<Serving> = listeners.iter().map(status::judge).collect();
+        let wanted = self.spoken(key, listeners, &mut servings);
+        // What comes in on a port that another uses otherwise is not for this Gateway: it may have asked for TLS.
+        let conflicts = self.ports.conflicts(key, &wanted);
         let sound = listeners.iter().zip(&servings).filter(|(_, serving)| **serving == Serving::Yes);
-        let routed: Vec<_> = sound.filter_map(|(listener, _)| status::routed(listener)).collect();
-        let wanted = routed.iter().map(|listener| listener.port).collect();
+        let routed = sound.filter_map(|(listener, _)| status::routed(listener));
+        let routed = routed.filter(|listener| !conflicts.contains(&listener.port)).collect();
         self.take_in_gateway(key, Some(routed), queue);
         let troubles = self.ports.set(key, &wanted);
         for (listener, serving) in listeners.iter().zip(&mut servings) {
@@ -187,12 +229,53 @@ impl Classes {
         }
         let counts = self.counts(key, &gateway);
         let each: Vec<(Serving, i32)> = servings.into_iter().zip(counts).collect();
-        let new = status::gateway(&gateway, &each, &self.address, &now());
+        let mut new = status::gateway(&gateway, &each, &self.address, &now());
+        let asked = self.caches.policies.get(&key.namespace, &key.name);
+        let generation = asked.and_then(|asked| asked.metadata.generation);
+        status::policy(new.conditions.get_or_insert_default(), &guard, generation, &now());
         if gateway.status.as_ref() != Some(&new) {
             let api = Api::namespaced(self.client.clone(), &key.namespace);
             self.write(api, &*gateway, &new, &self.caches.gateways).await?;
         }
         Ok(if troubles.is_empty() { Requeue::No } else { Requeue::After(PORT_RETRY) })
+    }
+
+    /// What is to be spoken on each port. A listener whose certificates cannot be had is judged by that.
+    fn spoken(
+        &self,
+        key: &GatewayId,
+        listeners: &[GatewayListeners],
+        servings: &mut [Serving],
+    ) -> BTreeMap<u16, Spoken> {
+        let policy = self.caches.policies.get(&key.namespace, &key.name);
+        let asked = policy.as_ref().map(|policy| policy.spec.listeners.as_slice()).unwrap_or_default();
+        let mut wanted = BTreeMap::new();
+        for (listener, serving) in listeners.iter().zip(servings) {
+            let Some(port) = u16::try_from(listener.port).ok().filter(|_| *serving == Serving::Yes) else {
+                continue;
+            };
+            let made = if listener.protocol == "HTTPS" {
+                let tls = asked.iter().find(|one| one.name == listener.name).and_then(|one| one.tls.as_ref());
+                let versions = tls.map(|tls| (tls.min_version, tls.max_version)).unwrap_or_default();
+                let secret = |name: &str| self.caches.secrets.get(&key.namespace, name);
+                let before = self.ports.served(key, port);
+                Served::new(listener, &key.namespace, versions, secret, &before)
+                    .map(|it| Spoken::Tls(vec![it]))
+            } else {
+                Ok(Spoken::Plain)
+            };
+            match (made, wanted.get_mut(&port)) {
+                (Err(why), _) => *serving = Serving::Unresolved(why),
+                (Ok(made), None) => drop(wanted.insert(port, made)),
+                (Ok(Spoken::Tls(made)), Some(Spoken::Tls(all))) => all.extend(made),
+                (Ok(Spoken::Plain), Some(Spoken::Plain)) => {}
+                (Ok(_), Some(_)) => {
+                    let why = "another listener uses the port, and only one of the two with TLS";
+                    *serving = Serving::Unavailable(why.into());
+                }
+            }
+        }
+        wanted
     }
 
     /// How many routes are attached to each listener.
@@ -275,6 +358,12 @@ fn matters_to_routes(change: &Change<Gateway>) -> bool {
         (meta.uid.clone(), meta.generation, meta.deletion_timestamp.is_some(), class)
     };
     change.old.as_ref().map(essence) != change.new.as_ref().map(essence)
+}
+
+/// Whether a Gateway takes a certificate from this Secret of its namespace.
+fn names_secret(gateway: &Gateway, name: &str) -> bool {
+    let tls = gateway.spec.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+    tls.flat_map(|tls| tls.certificate_refs.iter().flatten()).any(|reference| reference.name == name)
 }
 
 /// Brings a Task's change into the table.

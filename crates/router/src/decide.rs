@@ -10,6 +10,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 
 use crate::extract::KeyError;
+use crate::owner;
 use crate::protocol::talk::Subject;
 use crate::protocol::{Ask, card};
 use crate::refusal::Refusal;
@@ -17,6 +18,10 @@ use crate::route::{Route, SessionRule, Spoken, Table};
 
 /// The most that path and headers of a request may measure, in bytes.
 pub const HEADER_LIMIT: usize = 64 << 10;
+/// The most headers that a request may have. What HTTP/1.1 has more of, the server refuses by itself.
+const MOST_HEADERS: usize = 100;
+/// The longest path and query, in bytes. A token may be among them.
+const LONGEST_TARGET: usize = 32 << 10;
 
 /// Shows an instance that the request comes from its gateway.
 pub const TOKEN: HeaderName = HeaderName::from_static(RESERVED_TOKEN_HEADER);
@@ -61,25 +66,47 @@ pub struct Plan {
     pub scheme: &'static str,
 }
 
-/// Finds what a request asks for. The header `tenant` says on whose behalf it comes.
+/// Finds what a request asks for where nobody has made sure who sends it. The header `tenant` says on whose behalf it
+/// comes.
 pub fn plan(table: &Table, tenant: &HeaderName, asked: &Asked<'_>) -> Result<Plan, Refusal> {
+    let (_, route) = route(table, asked)?;
+    let mut plan = plan_on(route, asked)?;
+    plan.wanted.tenant = tenant_of(asked.headers, tenant);
+    plan.own(None)?;
+    Ok(plan)
+}
+
+/// The Task of a request, and the host that it names.
+pub fn route<'a>(table: &Table, asked: &Asked<'a>) -> Result<(&'a str, Arc<Route>), Refusal> {
     let host = check(asked)?;
     let found = match asked.at {
         At::Port(port) => table.find(port, host, asked.path),
         At::Task { namespace, name } => table.task(namespace, name).cloned(),
     };
-    let route = found.ok_or_else(|| Refusal::no_route(host, asked.path))?;
+    Ok((host, found.ok_or_else(|| Refusal::no_route(host, asked.path))?))
+}
+
+/// What a request asks for of its Task. On whose behalf it comes, and whose the session is, is for the front to say.
+pub fn plan_on(route: Arc<Route>, asked: &Asked<'_>) -> Result<Plan, Refusal> {
     if let Some(why) = &route.unsupported {
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", &**why));
     }
     let (key, ask) = session(&route, asked)?;
-    let wanted = provider::Request {
-        task: route.task.clone(),
-        key,
-        tenant: tenant_of(asked.headers, tenant),
-        which: provider::Which::OrNew,
-    };
-    Ok(Plan { route, host: host.to_owned(), wanted, ask, subject: None, scheme: "http" })
+    let wanted =
+        provider::Request { task: route.task.clone(), key, tenant: None, which: provider::Which::OrNew };
+    let host = asked.host.unwrap_or_default().to_owned();
+    Ok(Plan { route, host, wanted, ask, subject: None, scheme: "http" })
+}
+
+impl Plan {
+    /// Makes the session that of who sends the request, or nobody's.
+    pub fn own(&mut self, subject: Option<&owner::Subject>) -> Result<(), Refusal> {
+        if let Some(key) = self.wanted.key.take() {
+            self.wanted.key = Some(owner::session(subject, key)?);
+        }
+        self.subject = subject.map(|subject| subject.mark().into());
+        Ok(())
+    }
 }
 
 /// The key that the Task's own extractors find; where they find none, its protocol says how the session is found.
@@ -99,7 +126,8 @@ fn session(route: &Route, asked: &Asked<'_>) -> Result<(Option<SessionKey>, Ask)
     }
 }
 
-fn tenant_of(headers: &HeaderMap, header: &HeaderName) -> Option<String> {
+/// On whose behalf headers say that a request comes.
+pub fn tenant_of(headers: &HeaderMap, header: &HeaderName) -> Option<String> {
     let tenant = headers.get(header).and_then(|value| value.to_str().ok());
     tenant.filter(|tenant| !tenant.is_empty()).map(str::to_owned)
 }
@@ -109,6 +137,17 @@ fn check<'a>(asked: &Asked<'a>) -> Result<&'a str, Refusal> {
     if *asked.method == Method::CONNECT {
         let message = "this gateway is no proxy for CONNECT: send requests for the path of a Task";
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "ConnectRefused", message));
+    }
+    let target = asked.path.len() + asked.query.map_or(0, |query| query.len() + 1);
+    if target > LONGEST_TARGET {
+        let message =
+            format!("the path and query measure {target} bytes; at most {LONGEST_TARGET} are allowed");
+        return Err(Refusal::new(StatusCode::URI_TOO_LONG, "TargetTooLong", message));
+    }
+    let count = asked.headers.len();
+    if count > MOST_HEADERS {
+        let message = format!("the request has {count} headers; at most {MOST_HEADERS} are allowed");
+        return Err(Refusal::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "TooManyHeaders", message));
     }
     let size = size(asked.headers) + asked.path.len();
     if size > HEADER_LIMIT {

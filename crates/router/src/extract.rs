@@ -15,7 +15,7 @@ use http::header::{COOKIE, HeaderName};
 pub struct Extractors(Vec<Place>);
 
 #[derive(Clone, Debug, PartialEq)]
-enum Place {
+pub(crate) enum Place {
     Header(HeaderName),
     PathVar { name: Box<str>, template: Template },
     Query(Box<str>),
@@ -77,7 +77,7 @@ impl Extractors {
 }
 
 /// What is wrong with a value, wherever it stood.
-enum Problem {
+pub(crate) enum Problem {
     Encoding,
     Ambiguous,
 }
@@ -102,7 +102,7 @@ impl Place {
         }
     }
 
-    fn value<'a>(
+    pub(crate) fn value<'a>(
         &self,
         headers: &'a HeaderMap,
         path: &'a str,
@@ -196,7 +196,7 @@ fn decode(text: &str, query: bool) -> Result<Cow<'_, str>, Problem> {
 
 /// A path with a variable, such as `/{session}/invoke`: the beginning of the paths that it fits.
 #[derive(Clone, Debug, PartialEq)]
-struct Template {
+pub(crate) struct Template {
     text: Box<str>,
     segments: Vec<Segment>,
 }

@@ -13,11 +13,13 @@ use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::classes::{Caches, Classes};
+use crate::guard::Guards;
 use crate::pool::Connect;
 use crate::ports::Ports;
 use crate::proxy::Proxy;
 use crate::route::Table;
 use crate::server::Port;
+use crate::tls::SECRET_TYPE;
 
 /// By this name a GatewayClass says that its Gateways are for this gateway.
 pub const CONTROLLER: &str = "agentcube.io/gateway";
@@ -73,17 +75,30 @@ impl Gateway {
         options: Options,
     ) -> Gateway {
         let table = Arc::new(RwLock::new(Table::default()));
-        let proxy = Arc::new(Proxy::new(table.clone(), provider, connect, &options));
+        let guards = Arc::new(Guards::new(client.clone(), connect.clone()));
+        let proxy = Arc::new(Proxy::new(table.clone(), guards.clone(), provider, connect, &options));
         let ports = Arc::new(Ports::new(options.address, options.bound, proxy.clone()));
         let caches = Caches {
             tasks: Cache::new(client.clone(), watcher::Config::default()),
             classes: Cache::new(client.clone(), watcher::Config::default()),
             gateways: Cache::new(client.clone(), watcher::Config::default()),
             routes: Cache::new(client.clone(), watcher::Config::default()),
+            policies: Cache::new(client.clone(), watcher::Config::default()),
+            secrets: Cache::new(
+                client.clone(),
+                watcher::Config::default().fields(&format!("type={SECRET_TYPE}")),
+            ),
         };
         let address = options.advertised.unwrap_or_else(|| options.address.to_string());
-        let classes =
-            Arc::new(Classes { client, caches, controller: options.controller, address, table, ports });
+        let classes = Arc::new(Classes {
+            client,
+            caches,
+            controller: options.controller,
+            address,
+            table,
+            guards,
+            ports,
+        });
         Gateway { classes, proxy, drain: options.drain }
     }
 
@@ -98,6 +113,8 @@ impl Gateway {
             caches.classes.clone().run(shutdown.clone()),
             caches.gateways.clone().run(shutdown.clone()),
             caches.routes.clone().run(shutdown.clone()),
+            caches.policies.clone().run(shutdown.clone()),
+            caches.secrets.clone().run(shutdown.clone()),
             controller.run(shutdown, move |key| classes.clone().reconcile(key, queue.clone())),
         );
         self.stop().await;

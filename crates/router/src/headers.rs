@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, Uri};
 
-use crate::decide::{Decision, TOKEN};
+use crate::decide::{DESTINATION, Decision, TOKEN};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -37,6 +37,8 @@ const LONGEST_REQUEST_ID: usize = 128;
 /// What the gateway adds to a request.
 pub(crate) struct Added<'a> {
     pub(crate) client: IpAddr,
+    /// It came by TLS.
+    pub(crate) secure: bool,
     pub(crate) host: &'a str,
     pub(crate) decision: &'a Decision,
     pub(crate) request_id: &'a HeaderValue,
@@ -53,7 +55,8 @@ pub(crate) fn to_instance(headers: &mut HeaderMap, added: &Added<'_>) {
     // The gateway has agreed to take the body already.
     headers.remove(EXPECT);
     added.decision.apply(headers);
-    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+    let spoken = if added.secure { "https" } else { "http" };
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(spoken));
     set(headers, HOST, added.host);
     let before: Vec<&str> =
         headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
@@ -61,6 +64,21 @@ pub(crate) fn to_instance(headers: &mut HeaderMap, added: &Added<'_>) {
     let chain = before.into_iter().chain([client.as_str()]).collect::<Vec<_>>().join(", ");
     set(headers, FORWARDED_FOR, &chain);
     headers.insert(REQUEST_ID, added.request_id.clone());
+}
+
+/// Removes headers that only the gateway may set, also when a client writes them with underscores: many servers read
+/// both as one.
+pub(crate) fn strip(headers: &mut HeaderMap, names: &[HeaderName]) {
+    let same = |one: &HeaderName, other: &HeaderName| {
+        let plain = |byte: u8| if byte == b'_' { b'-' } else { byte };
+        one.as_str().bytes().map(plain).eq(other.as_str().bytes().map(plain))
+    };
+    let own = [TOKEN, DESTINATION];
+    let protected = |name: &&HeaderName| names.iter().chain(&own).any(|one| same(one, name));
+    let found: Vec<HeaderName> = headers.keys().filter(protected).cloned().collect();
+    for name in found {
+        headers.remove(name);
+    }
 }
 
 /// Makes the headers of an instance's response those of the response to the client.
@@ -161,6 +179,7 @@ mod tests {
             remove: vec![TOKEN, DESTINATION],
         };
         let added = Added {
+            secure: false,
             client: [127, 0, 0, 1].into(),
             host: "example.com",
             decision: &decision,

@@ -9,8 +9,9 @@ use agentcube_instance::InstanceId;
 use agentcube_instance::provider::{InstanceProvider, Reserved};
 use agentcube_instance::reserve::InUse;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode, Uri, Version};
-use http_body_util::Either;
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
 use parking_lot::RwLock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -22,6 +23,7 @@ use crate::body::{Passing, Reply};
 use crate::converse::{self, Answer, Ending};
 use crate::decide::{self, Asked, At, Decision, Plan};
 use crate::gateway::Options;
+use crate::guard::{Admitted, Guard, Guards, Sharing};
 use crate::headers::{self, Added, RequestIds};
 use crate::pool::{Connect, Lent, Pool};
 use crate::protocol::talk::{self, Talk};
@@ -34,6 +36,7 @@ use crate::watch::{self, Watch};
 /// Passes requests on.
 pub(crate) struct Proxy {
     pub(crate) table: Arc<RwLock<Table>>,
+    guards: Arc<Guards>,
     provider: Arc<dyn InstanceProvider>,
     pool: Pool,
     tenant: HeaderName,
@@ -55,16 +58,27 @@ pub(crate) struct Client {
     /// The port by which routes are found.
     pub(crate) port: u16,
     pub(crate) address: IpAddr,
+    /// It speaks TLS.
+    pub(crate) secure: bool,
     /// Closes it.
     pub(crate) cut: CancellationToken,
     /// Its place among the connections that there may be.
     pub(crate) slot: Arc<OwnedSemaphorePermit>,
 }
 
+/// Where a request is to go, and who guards the way there.
+struct Found {
+    host: String,
+    route: Arc<Route>,
+    guard: Arc<Guard>,
+}
+
 /// A request as it came in.
 struct Arrived<'a> {
     client: &'a Client,
     id: HeaderValue,
+    /// What the instance is told of who sends it.
+    identity: HeaderMap,
 }
 
 /// An instance, and what is needed to talk to it.
@@ -85,12 +99,14 @@ impl Target {
 impl Proxy {
     pub(crate) fn new(
         table: Arc<RwLock<Table>>,
+        guards: Arc<Guards>,
         provider: Arc<dyn InstanceProvider>,
         connect: Arc<dyn Connect>,
         options: &Options,
     ) -> Proxy {
         Proxy {
             table,
+            guards,
             provider,
             pool: Pool::new(connect),
             tenant: options.tenant_header.clone(),
@@ -110,43 +126,43 @@ impl Proxy {
     /// Answers a request that came in on a port.
     pub(crate) async fn answer(&self, client: &Client, request: Request<Incoming>) -> Response<Reply> {
         let id = self.ids.of(request.headers());
-        match self.pass(client, id.clone(), request).await {
+        let (parts, body) = request.into_parts();
+        let found = match self.find(client.port, &parts) {
+            Ok(found) => found,
+            Err(refusal) => return refused(refusal, id),
+        };
+        if let Some(sharing) = found.guard.preflight(&parts) {
+            return no_content(sharing, id);
+        }
+        let sharing = found.guard.sharing(&parts.headers);
+        let request = Request::from_parts(parts, body);
+        let mut response = match self.pass(client, id.clone(), found, request).await {
             Ok(mut response) => {
                 let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                 headers::to_client(response.headers_mut(), &id, upgraded);
                 response.map(Either::Left)
             }
-            Err(refusal) => {
-                let (status, code) = (refusal.status.as_u16(), refusal.code);
-                match &refusal.detail {
-                    Some(detail) => tracing::info!(request = ?id, status, code, detail, "refused"),
-                    None => {
-                        tracing::debug!(request = ?id, status, code, message = refusal.message, "refused")
-                    }
-                }
-                let mut response = refusal.into_response(&id).map(Either::Right);
-                response.headers_mut().insert(headers::REQUEST_ID, id);
-                response
-            }
-        }
+            Err(refusal) => refused(refusal, id),
+        };
+        sharing.put(response.headers_mut());
+        response
     }
 
     async fn pass(
         &self,
         client: &Client,
         id: HeaderValue,
+        found: Found,
         request: Request<Incoming>,
     ) -> Result<Response<Passing>, Refusal> {
-        let host = headers::host(request.uri(), request.headers());
-        let asked = Asked {
-            at: At::Port(client.port),
-            method: request.method(),
-            host: host.as_deref(),
-            path: request.uri().path(),
-            query: request.uri().query(),
-            headers: request.headers(),
-        };
-        let mut plan = decide::plan(&self.table.read(), &self.tenant, &asked)?;
+        let Found { host, route, guard } = found;
+        let (mut parts, body) = request.into_parts();
+        let admitted = guard.admit(&mut parts, &host, &route.task, client.address).await?;
+        let mut plan = decide::plan_on(route, &asked(client.port, Some(&host), &parts))?;
+        plan.wanted.tenant = self.tenant(&admitted, &parts.headers);
+        plan.own(admitted.subject.as_ref())?;
+        plan.scheme = if client.secure { "https" } else { "http" };
+        let request = Request::from_parts(parts, body);
         let mut request = request.map(Received::new);
         let found = converse::look_into(&plan, &mut request, &self.room).await?;
         let provider = &*self.provider;
@@ -165,8 +181,24 @@ impl Proxy {
             reached = reaching => reached?,
             why = request.body_mut().broken() => return Err(Refusal::broken(&why)),
         };
-        let arrived = Arrived { client, id };
+        let arrived = Arrived { client, id, identity: admitted.identity };
         self.exchange(ending, &plan, talk, arrived, request, lent, target).await
+    }
+
+    /// The Task of a request, and who guards the way there.
+    fn find(&self, port: u16, parts: &Parts) -> Result<Found, Refusal> {
+        let host = headers::host(&parts.uri, &parts.headers);
+        let table = self.table.read();
+        let (host, route) = decide::route(&table, &asked(port, host.as_deref(), parts))?;
+        let guard = self.guards.of(&table.entrances(&route, port, host))?;
+        Ok(Found { host: host.to_owned(), route, guard })
+    }
+
+    /// On whose behalf a request comes: where the gateway knows who sends it, a client's word counts for nothing.
+    fn tenant(&self, admitted: &Admitted, headers: &HeaderMap) -> Option<String> {
+        let believed = if admitted.authenticates { &admitted.identity } else { headers };
+        let named = decide::tenant_of(believed, &self.tenant);
+        named.or_else(|| admitted.subject.as_ref().map(ToString::to_string))
     }
 
     /// A connection to the instance. If it cannot be had, the instance may have died a moment ago, and nothing has been
@@ -283,6 +315,27 @@ impl Proxy {
     }
 }
 
+/// The answer to a request that is not passed on.
+fn refused(refusal: Refusal, id: HeaderValue) -> Response<Reply> {
+    let (status, code) = (refusal.status.as_u16(), refusal.code);
+    match &refusal.detail {
+        Some(detail) => tracing::info!(request = ?id, status, code, detail, "refused"),
+        None => tracing::debug!(request = ?id, status, code, message = refusal.message, "refused"),
+    }
+    let mut response = refusal.into_response(&id).map(Either::Right);
+    response.headers_mut().insert(headers::REQUEST_ID, id);
+    response
+}
+
+/// The answer to a browser's question beforehand.
+fn no_content(sharing: Sharing, id: HeaderValue) -> Response<Reply> {
+    let mut response = Response::new(Either::Right(Full::default()));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    sharing.put(response.headers_mut());
+    response.headers_mut().insert(headers::REQUEST_ID, id);
+    response
+}
+
 /// What hyper says, with its cause.
 fn said(error: &hyper::Error) -> String {
     match std::error::Error::source(error) {
@@ -299,6 +352,18 @@ fn copy(request: &Request<Sent>) -> Request<()> {
     copy
 }
 
+/// What the core wants to know of a request.
+fn asked<'a>(port: u16, host: Option<&'a str>, parts: &'a Parts) -> Asked<'a> {
+    Asked {
+        at: At::Port(port),
+        method: &parts.method,
+        host,
+        path: parts.uri.path(),
+        query: parts.uri.query(),
+        headers: &parts.headers,
+    }
+}
+
 /// The request as the instance gets it.
 fn outgoing(
     plan: &Plan,
@@ -310,9 +375,17 @@ fn outgoing(
     let (mut parts, body) = request.into_parts();
     parts.uri = below(&plan.route, &parts.uri);
     parts.version = Version::HTTP_11;
-    let client = arrived.client.address;
-    let added = Added { client, host: &plan.host, decision: &target.decision, request_id: &arrived.id };
+    let Client { address, secure, .. } = *arrived.client;
+    let added = Added {
+        client: address,
+        secure,
+        host: &plan.host,
+        decision: &target.decision,
+        request_id: &arrived.id,
+    };
     headers::to_instance(&mut parts.headers, &added);
+    // After the rest: nothing that a client says of its connection takes them away.
+    parts.headers.extend(arrived.identity.clone());
     let (body, over) = Sent::new(body, target.in_use.clone(), progress, plan.route.limits.upload_idle);
     (Request::from_parts(parts, body), over)
 }

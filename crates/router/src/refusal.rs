@@ -11,6 +11,7 @@ use http_body_util::Full;
 use serde_json::json;
 
 use crate::extract::KeyError;
+use crate::owner::Foreign;
 
 /// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,12 +20,14 @@ pub struct Refusal {
     pub code: &'static str,
     pub message: String,
     pub retry_after: Option<Duration>,
+    /// More headers that belong to it, such as a challenge.
+    pub headers: HeaderMap,
     /// For the log only: it may name things that are none of the client's business.
     pub detail: Option<String>,
     /// The body of the answer, where a protocol has its own words.
-    words: Option<serde_json::Value>,
+    pub(crate) words: Option<serde_json::Value>,
     /// The methods that would have been allowed.
-    allowed: Option<&'static str>,
+    pub(crate) allowed: Option<&'static str>,
 }
 
 impl Refusal {
@@ -34,6 +37,7 @@ impl Refusal {
             code,
             message: message.into(),
             retry_after: None,
+            headers: HeaderMap::new(),
             detail: None,
             words: None,
             allowed: None,
@@ -164,6 +168,7 @@ impl Refusal {
         if let Some(methods) = self.allowed {
             headers.insert(ALLOW, HeaderValue::from_static(methods));
         }
+        headers.extend(self.headers.clone());
         headers
     }
 
@@ -183,6 +188,12 @@ impl From<KeyError> for Refusal {
             _ => "SessionKeyInvalid",
         };
         Refusal::new(StatusCode::BAD_REQUEST, code, error.to_string())
+    }
+}
+
+impl From<Foreign> for Refusal {
+    fn from(error: Foreign) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, "SessionKeyInvalid", error.to_string())
     }
 }
 

@@ -61,7 +61,7 @@ impl HostPattern {
     }
 
     /// How closely the host fits; none if it does not.
-    fn fits(&self, host: &str) -> Option<Fit> {
+    pub(crate) fn fits(&self, host: &str) -> Option<Fit> {
         match self {
             HostPattern::Any => Some(Fit::Any),
             HostPattern::Below(domain) => {
@@ -88,7 +88,7 @@ impl HostPattern {
 
 /// How closely a host fits; closer is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Fit {
+pub(crate) enum Fit {
     Any,
     Below(usize),
     Exact,
@@ -331,6 +331,18 @@ impl Table {
             (*fit, route.prefix.len(), Reverse(route.created), id)
         });
         best.map(|(_, route)| route.clone())
+    }
+
+    /// The gateways by which a request came to this route; several if they fit it equally well.
+    pub fn entrances(&self, route: &Route, port: u16, host: &str) -> Vec<GatewayId> {
+        let host = host_name(host);
+        let best = self.fit(route, port, &host);
+        let of = |gateway: &GatewayId| {
+            let listeners = self.gateways.get(gateway).into_iter().flatten();
+            let of_port = listeners.filter(|at| at.port == port && self.admits(at, route));
+            of_port.filter_map(|at| route.fits(at, &host)).max()
+        };
+        route.gateways.iter().filter(|gateway| best.is_some() && of(gateway) == best).cloned().collect()
     }
 
     fn fit(&self, route: &Route, port: u16, host: &str) -> Option<Fit> {

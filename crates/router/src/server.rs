@@ -5,23 +5,31 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use rustls::server::Acceptor;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::decide::HEADER_LIMIT;
 use crate::proxy::{Client, Proxy};
 use crate::socket;
+use crate::tls::Listeners;
+use crate::usage::{Counted, Exchange, Use};
 
+/// How long a client may take to agree on TLS.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const MOST_STREAMS: u32 = 256;
+/// How long a client may take to take leave, after it was idle for too long.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// After running out of descriptors, connections get this time to close.
 const BREATH: Duration = Duration::from_millis(20);
 
@@ -34,10 +42,15 @@ pub(crate) struct Port {
 
 impl Port {
     /// Serves a socket under a port number, by which its routes are found.
-    pub(crate) fn serve(listener: TcpListener, port: u16, proxy: Arc<Proxy>) -> io::Result<Port> {
+    pub(crate) fn serve(
+        listener: TcpListener,
+        port: u16,
+        proxy: Arc<Proxy>,
+        tls: Option<Arc<Listeners>>,
+    ) -> io::Result<Port> {
         let address = listener.local_addr()?;
         let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
-        let accepting = accept(listener, port, proxy, stop.clone(), connections.clone());
+        let accepting = accept(listener, port, proxy, tls, stop.clone(), connections.clone());
         connections.spawn(accepting);
         Ok(Port { address, stop, connections })
     }
@@ -63,6 +76,7 @@ async fn accept(
     listener: TcpListener,
     port: u16,
     proxy: Arc<Proxy>,
+    tls: Option<Arc<Listeners>>,
     stop: CancellationToken,
     connections: TaskTracker,
 ) {
@@ -81,8 +95,14 @@ async fn accept(
                 failing = false;
                 socket::prepare(&stream, socket::CLIENT_PATIENCE);
                 let cut = CancellationToken::new();
-                let client = Arc::new(Client { port, address: client.ip(), cut, slot: Arc::new(slot) });
-                connections.spawn(connection(stream, client, proxy.clone(), stop.clone()));
+                let (address, secure) = (client.ip(), tls.is_some());
+                let client = Arc::new(Client { port, address, secure, cut, slot: Arc::new(slot) });
+                match tls.clone() {
+                    None => connections.spawn(connection(stream, client, proxy.clone(), stop.clone())),
+                    Some(tls) => {
+                        connections.spawn(encrypted(stream, tls, client, proxy.clone(), stop.clone()))
+                    }
+                };
             }
             Err(error) => {
                 // It is tried many times a second, and said once.
@@ -107,15 +127,46 @@ async fn slot(slots: &Arc<Semaphore>, full: &mut bool, port: u16) -> OwnedSemaph
     slots.clone().acquire_owned().await.expect("the semaphore is never closed")
 }
 
-async fn connection(stream: TcpStream, client: Arc<Client>, proxy: Arc<Proxy>, stop: CancellationToken) {
+/// Agrees with a client on TLS, by the name that it asks for, and serves it.
+async fn encrypted(
+    stream: TcpStream,
+    tls: Arc<Listeners>,
+    client: Arc<Client>,
+    proxy: Arc<Proxy>,
+    stop: CancellationToken,
+) {
+    let agreeing = async {
+        let greeted = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let config = tls.find(greeted.client_hello().server_name());
+        let config = config.ok_or_else(|| io::Error::other("no listener has the name that it asks for"))?;
+        greeted.into_stream(config).await
+    };
+    let limit = HANDSHAKE_LIMIT.min(proxy.head_timeout);
+    let agreed = tokio::select! {
+        agreed = tokio::time::timeout(limit, agreeing) => agreed,
+        () = stop.cancelled() => return,
+    };
+    match agreed {
+        Ok(Ok(stream)) => Box::pin(connection(stream, client, proxy, stop)).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a client's handshake failed"),
+        Err(_) => tracing::debug!("a client's handshake took too long"),
+    }
+}
+
+async fn connection<S>(stream: S, client: Arc<Client>, proxy: Arc<Proxy>, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (cut_all, head_timeout) = (proxy.cut.clone(), proxy.head_timeout);
     let cut = client.cut.clone();
-    let asked = Arc::new(AtomicBool::new(false));
-    let asking = asked.clone();
+    let usage = Arc::new(Use::new());
+    let used = usage.clone();
     let service = service_fn(move |request| {
-        asking.store(true, Ordering::Relaxed);
-        let (proxy, client) = (proxy.clone(), client.clone());
-        async move { Ok::<_, Infallible>(proxy.answer(&client, request).await) }
+        let (proxy, client, exchange) = (proxy.clone(), client.clone(), Exchange::begin(&used));
+        async move {
+            let response = proxy.answer(&client, request).await;
+            Ok::<_, Infallible>(response.map(|body| Counted { body, _exchange: exchange }))
+        }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(2 * HEADER_LIMIT);
@@ -127,10 +178,7 @@ async fn connection(stream: TcpStream, client: Arc<Client>, proxy: Arc<Proxy>, s
         .max_header_list_size(u32::try_from(2 * HEADER_LIMIT).unwrap_or(u32::MAX));
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    // The limit of the head begins when it is known which HTTP is spoken, which needs some bytes.
-    let first = tokio::time::sleep(head_timeout);
-    tokio::pin!(first);
-    let (mut stopping, mut begun) = (false, false);
+    let (mut stopping, mut leaving) = (false, false);
     loop {
         tokio::select! {
             served = connection.as_mut() => {
@@ -143,12 +191,16 @@ async fn connection(stream: TcpStream, client: Arc<Client>, proxy: Arc<Proxy>, s
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = first.as_mut(), if !begun => {
-                if !asked.load(Ordering::Relaxed) {
+            // HTTP/1.1 ends by itself when no head comes. That begins when it is known which HTTP is spoken, which
+            // needs some bytes; and HTTP/2 would stay for ever.
+            used = usage.idle_for(head_timeout), if !leaving => {
+                if !used {
                     return;
                 }
-                begun = true;
+                leaving = true;
+                connection.as_mut().graceful_shutdown();
             }
+            _ = usage.idle_for(head_timeout + LEAVE_LIMIT), if leaving => return,
             () = cut.cancelled() => return tracing::debug!("a client does not take its response in time"),
             () = cut_all.cancelled() => return,
         }

@@ -1,6 +1,7 @@
 //! What the gateway says of Gateways, their listeners and HTTPRoutes, in the words of the Gateway API. Pure: from what
 //! is known to the status that is to be written.
 
+use agentcube_api::conditions::gateway::{LIMITS_IN_FORCE, SECURITY_IN_FORCE};
 use agentcube_api::conditions::{self, FALSE, TRUE, Update};
 use gateway_api::gateways::{
     Gateway, GatewayListeners, GatewayStatus, GatewayStatusAddresses, GatewayStatusListeners,
@@ -11,7 +12,9 @@ use gateway_api::httproutes::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use crate::guard::Guard;
 use crate::route::{GatewayId, HostPattern, Listener, Route, Table};
+use crate::tls::Unresolved;
 
 /// API group of Gateways and HTTPRoutes.
 pub(crate) const GROUP: &str = "gateway.networking.k8s.io";
@@ -28,18 +31,15 @@ pub(crate) enum Serving {
     Unsupported(String),
     /// Its port cannot be had.
     Unavailable(String),
+    /// It has no certificates.
+    Unresolved(Unresolved),
 }
 
 /// Whether a listener can be served at all, before its port is asked for.
 pub(crate) fn judge(listener: &GatewayListeners) -> Serving {
     match listener.protocol.as_str() {
-        "HTTP" => Serving::Yes,
-        "HTTPS" | "TLS" => Serving::Unsupported(
-            "the built-in gateway does not serve TLS yet: use a listener of protocol HTTP behind something \
-             that does, or a gateway class of Envoy Gateway"
-                .into(),
-        ),
-        other => Serving::Unsupported(format!("the built-in gateway serves protocol HTTP, not {other}")),
+        "HTTP" | "HTTPS" => Serving::Yes,
+        other => Serving::Unsupported(format!("the built-in gateway serves HTTP and HTTPS, not {other}")),
     }
 }
 
@@ -95,7 +95,9 @@ pub(crate) fn gateway(
         .zip(listeners)
         .filter_map(|(listener, (serving, _))| match serving {
             Serving::Yes => None,
-            Serving::Unsupported(why) | Serving::Unavailable(why) => {
+            Serving::Unsupported(why)
+            | Serving::Unavailable(why)
+            | Serving::Unresolved(Unresolved::Invalid(why) | Unresolved::Forbidden(why)) => {
                 Some(format!("listener {}: {why}", listener.name))
             }
         })
@@ -143,15 +145,19 @@ fn listener_status(
         Serving::Unavailable(why) => {
             (Verdict::no("PortUnavailable", why), Verdict::no("Invalid", "the listener is not accepted"))
         }
+        Serving::Unresolved(_) => (
+            Verdict::yes("Accepted", "the listener is valid"),
+            Verdict::no("Invalid", "there are no certificates for it"),
+        ),
+    };
+    let resolved = match serving {
+        Serving::Unresolved(Unresolved::Invalid(why)) => Verdict::no("InvalidCertificateRef", why),
+        Serving::Unresolved(Unresolved::Forbidden(why)) => Verdict::no("RefNotPermitted", why),
+        _ => Verdict::yes("ResolvedRefs", "all that it names is there"),
     };
     accepted.put(ACCEPTED, generation, &mut conditions, now);
     programmed.put(PROGRAMMED, generation, &mut conditions, now);
-    Verdict::yes("ResolvedRefs", "there is nothing to resolve").put(
-        RESOLVED,
-        generation,
-        &mut conditions,
-        now,
-    );
+    resolved.put(RESOLVED, generation, &mut conditions, now);
     let kind = GatewayStatusListenersSupportedKinds { group: Some(GROUP.into()), kind: "HTTPRoute".into() };
     GatewayStatusListeners {
         attached_routes,
@@ -274,6 +280,17 @@ fn said(reference: &HttpRouteParentRefs) -> HttpRouteStatusParentsParentRef {
         namespace: reference.namespace.clone(),
         port: reference.port,
         section_name: reference.section_name.clone(),
+    }
+}
+
+/// Puts the conditions of a Gateway that speak of its TaskGateway's policy, of this generation of it.
+pub(crate) fn policy(conditions: &mut Vec<Condition>, guard: &Guard, generation: Option<i64>, now: &Time) {
+    for (type_, said) in [(SECURITY_IN_FORCE, guard.security()), (LIMITS_IN_FORCE, guard.rate_limits())] {
+        match said {
+            Some(Ok(message)) => Verdict::yes("InForce", message).put(type_, generation, conditions, now),
+            Some(Err(why)) => Verdict::no("Unsupported", why).put(type_, generation, conditions, now),
+            None => drop(conditions::remove(conditions, type_)),
+        }
     }
 }
 

@@ -5,15 +5,16 @@ use std::time::Duration;
 use agentcube_router::Options;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use http::{Request, Response};
-use http_body_util::StreamBody;
+use http::{Request, Response, StatusCode};
+use http_body_util::{Empty, StreamBody};
 use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use crate::world::{World, echo, serve};
+use crate::world::{World, echo, read, serve};
 
 /// Long enough for anything that happens at all.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -158,4 +159,50 @@ async fn beyond_the_limit_connections_wait() {
     drop(first);
     tokio::time::timeout(LIMIT, second.readable()).await.expect("its turn comes").unwrap();
     assert!(second.read(&mut some).await.unwrap() > 0);
+}
+
+#[tokio::test]
+async fn http2_that_is_not_used_is_not_kept() {
+    let options = Options { head_timeout: Duration::from_millis(100), ..Options::default() };
+    let world = World::with(options).await;
+    world.task("echo", oneshot(json!({})), &[echo("one").await]).await;
+    let io = TokioIo::new(world.connect().await);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let closed = tokio::spawn(connection);
+    let request = Request::get("http://localhost/default/echo").body(Empty::<Bytes>::new()).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    assert_eq!(read(response).await.0, StatusCode::OK);
+    tokio::time::timeout(LIMIT, closed).await.expect("it is closed").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_head_has_its_limits() {
+    let world = World::new().await;
+    world.task("echo", oneshot(json!({})), &[echo("one").await]).await;
+    let many: Vec<(String, String)> = (0..150).map(|n| (format!("x-{n}"), "y".into())).collect();
+    let long = format!("http://localhost/default/echo?{}", "q".repeat(40_000));
+    let io = TokioIo::new(world.connect().await);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    let mut request = Request::get("http://localhost/default/echo");
+    for (name, value) in &many {
+        request = request.header(name, value);
+    }
+    let response = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+    let (status, answer) = read(response).await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &json!("TooManyHeaders"))
+    );
+    let response =
+        sender.send_request(Request::get(&long).body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+    let (status, answer) = read(response).await;
+    assert_eq!((status, &answer["error"]["code"]), (StatusCode::URI_TOO_LONG, &json!("TargetTooLong")));
+    // The connection goes on.
+    let good = Request::get("http://localhost/default/echo").body(Empty::<Bytes>::new()).unwrap();
+    assert_eq!(read(sender.send_request(good).await.unwrap()).await.0, StatusCode::OK);
+    let pairs: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(world.get("/default/echo", &pairs).await.0, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
 }

@@ -3,7 +3,11 @@
 #[cfg(test)]
 mod a2a;
 #[cfg(test)]
+mod auth;
+#[cfg(test)]
 mod clients;
+#[cfg(test)]
+mod issuer;
 #[cfg(test)]
 mod mcp;
 #[cfg(test)]
@@ -14,5 +18,9 @@ mod replicas;
 mod requests;
 #[cfg(test)]
 mod streams;
+#[cfg(test)]
+mod tls;
+#[cfg(test)]
+mod traffic;
 #[cfg(test)]
 mod world;

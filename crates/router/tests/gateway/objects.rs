@@ -74,7 +74,7 @@ async fn what_cannot_be_served_says_why() {
     let port = taken.local_addr().unwrap().port();
     let listeners = json!([
         http_listener("taken", port),
-        { "name": "tls", "port": 443, "protocol": "HTTPS", "hostname": "a.example.com" },
+        { "name": "tls", "port": 443, "protocol": "TLS", "hostname": "a.example.com" },
         http_listener("shared", world.port),
     ]);
     let gateway = world.create(gateway_object("mixed", listeners)).await;

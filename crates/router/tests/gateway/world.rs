@@ -13,7 +13,7 @@ use agentcube_instance::provider::{InstanceProvider, Path, Request as Wanted, Re
 use agentcube_instance::reserve::InUse;
 use agentcube_instance::token::Token;
 use agentcube_instance::{Endpoint, InstanceId, SpecId, TaskId};
-use agentcube_router::{CONTROLLER, Gateway, Options, Tcp};
+use agentcube_router::{CONTROLLER, Connect, Gateway, Options};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response, StatusCode};
@@ -122,10 +122,21 @@ impl InstanceProvider for Instances {
     }
 }
 
+/// Every address is here: those of endpoints may not be of loopback.
+struct Here;
+
+impl Connect for Here {
+    fn connect(&self, endpoint: Endpoint) -> BoxFuture<'_, std::io::Result<TcpStream>> {
+        Box::pin(TcpStream::connect((Ipv4Addr::LOCALHOST, endpoint.port)))
+    }
+}
+
 /// The world of a test.
 pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) port: u16,
+    /// Another port, which no Gateway uses yet.
+    pub(crate) second_port: u16,
     pub(crate) instances: Arc<Instances>,
     pub(crate) shutdown: CancellationToken,
     pub(crate) running: tokio::task::JoinHandle<()>,
@@ -137,27 +148,61 @@ impl World {
         World::with(Options::default()).await
     }
 
+    /// With a gateway of a TaskGateway that says this, besides where it listens.
+    pub(crate) async fn guarded(policy: Value) -> World {
+        World::start(Options::default(), Some(policy)).await
+    }
+
     /// With a gateway as these options say; where it listens is chosen here.
     pub(crate) async fn with(options: Options) -> World {
+        World::start(options, None).await
+    }
+
+    async fn start(options: Options, policy: Option<Value>) -> World {
         let server = Server::builder().memory().embed().await.expect("a server in memory starts");
         let client = Client::new(server.front(), "default");
         install(&client).await;
         let instances = Arc::new(Instances::default());
         let bound = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = bound.local_addr().unwrap().port();
-        let options = Options { bound: vec![bound], ..options };
+        let second = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let second_port = second.local_addr().unwrap().port();
+        let options = Options { bound: vec![bound, second], ..options };
         let shutdown = CancellationToken::new();
-        let gateway = Gateway::new(client.clone(), instances.clone(), Arc::new(Tcp), options);
+        let gateway = Gateway::new(client.clone(), instances.clone(), Arc::new(Here), options);
         let running = tokio::spawn(gateway.run(shutdown.clone()));
-        let world = World { client, port, instances, shutdown, running, _server: server };
+        let world = World { client, port, second_port, instances, shutdown, running, _server: server };
         world
             .create(json!({
                 "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
                 "metadata": { "name": "agentcube" }, "spec": { "controllerName": CONTROLLER },
             }))
             .await;
-        world.create(gateway_object("default", json!([http_listener("http", port)]))).await;
+        let mut gateway = gateway_object("default", json!([http_listener("http", port)]));
+        if let Some(mut spec) = policy {
+            spec["listeners"] = gateway["spec"]["listeners"].clone();
+            let policy = json!({ "apiVersion": "agentcube.io/v1alpha1", "kind": "TaskGateway",
+                "metadata": { "name": "default" }, "spec": spec });
+            let policy = world.create(policy).await;
+            gateway["metadata"]["labels"] = json!({ "agentcube.io/gateway": "default" });
+            gateway["metadata"]["ownerReferences"] = json!([{ "apiVersion": "agentcube.io/v1alpha1",
+                "kind": "TaskGateway", "name": "default", "uid": policy["metadata"]["uid"], "controller": true }]);
+        }
+        world.create(gateway).await;
         world
+    }
+
+    /// Asks again and again until there is an answer.
+    pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(&self, ask: impl Fn() -> F) -> T {
+        let asking = async {
+            loop {
+                match ask().await {
+                    Some(answer) => return answer,
+                    None => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+                }
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(30), asking).await.expect("it never came to be")
     }
 
     fn api(&self, object: &Value) -> (Api<DynamicObject>, String) {
@@ -179,6 +224,11 @@ impl World {
         serde_json::to_value(created).unwrap()
     }
 
+    pub(crate) async fn patch(&self, object: &Value, patch: Value) {
+        let (api, name) = self.api(object);
+        api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
     pub(crate) async fn patch_status(&self, object: &Value, patch: Value) {
         let (api, name) = self.api(object);
         api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
@@ -187,6 +237,12 @@ impl World {
     pub(crate) async fn delete(&self, object: &Value) {
         let (api, name) = self.api(object);
         api.delete(&name, &Default::default()).await.unwrap();
+    }
+
+    /// Deletes an object, and leaves what belongs to it.
+    pub(crate) async fn orphan(&self, object: &Value) {
+        let (api, name) = self.api(object);
+        api.delete(&name, &kube::api::DeleteParams::orphan()).await.unwrap();
     }
 
     /// Waits until an object is as wanted, and shows it.
@@ -298,6 +354,7 @@ pub(crate) async fn install(client: &Client) {
         gateway_api::gatewayclasses::GatewayClass::crd(),
         gateway_api::httproutes::HttpRoute::crd(),
         agentcube_api::Task::crd(),
+        agentcube_api::TaskGateway::crd(),
     ];
     for mut definition in definitions {
         let approved = ("api-approved.kubernetes.io".to_owned(), "https://example.com/approved".to_owned());

@@ -28,6 +28,7 @@ pub(crate) struct Plan {
     pub(crate) no_limits: Option<String>,
     /// Why the gateway cannot be served at all.
     pub(crate) unsupported: Option<String>,
+    pub(crate) implementation: Implementation,
     pub(crate) stale: Stale,
     /// The Gateway was made before.
     pub(crate) gateway_known: bool,
@@ -63,7 +64,8 @@ pub(crate) fn plan(observed: &Observed, options: &Options) -> Plan {
     let (mut policies, mut no_security, mut no_limits) = (Policies::default(), None, None);
     let mut unsupported = None;
     match (implementation, &options.envoy) {
-        (Implementation::BuiltIn, _) => (no_security, no_limits) = beyond_built_in(gateway),
+        // It reads the TaskGateway itself, and says on the Gateway what it makes of it.
+        (Implementation::BuiltIn, _) => {}
         (Implementation::Envoy, Some(envoy)) => {
             policies = shared(observed, envoy);
             match security::spec(gateway) {
@@ -95,6 +97,7 @@ pub(crate) fn plan(observed: &Observed, options: &Options) -> Plan {
         no_security,
         no_limits,
         unsupported,
+        implementation,
         gateway_known: made,
         settled: made && status.observed_generation == gateway.metadata.generation,
     }
@@ -105,21 +108,6 @@ pub(crate) fn authenticates(gateway: &TaskGateway) -> bool {
     let authentication = gateway.spec.authentication.as_ref();
     authentication
         .is_some_and(|authentication| authentication.jwt.is_some() || authentication.ext_auth.is_some())
-}
-
-/// What the built-in gateway does not do, of security and of limits.
-fn beyond_built_in(gateway: &TaskGateway) -> (Option<String>, Option<String>) {
-    let instead = "use a gatewayClassName of Envoy Gateway";
-    let undone = |what: &str, field: &str| {
-        format!("the built-in gateway (class agentcube) {what}: leave out {field}, or {instead}")
-    };
-    let security = if authenticates(gateway) {
-        Some(undone("does not check who sends a request", "authentication"))
-    } else {
-        gateway.spec.cors.as_ref().map(|_| undone("does not do CORS", "cors"))
-    };
-    let limits = gateway.spec.rate_limiting.as_ref();
-    (security, limits.map(|_| undone("does not limit rates", "rateLimiting")))
 }
 
 /// What every gateway of Envoy's has.

@@ -3,8 +3,9 @@
 use agentcube_api::agentcube::TaskGatewayStatus;
 use agentcube_api::agentcube::gateway::{GatewayAddress, ListenerStatus};
 use agentcube_api::conditions::gateway::{
-    GATEWAY_READY, RATE_LIMIT_READY, REASON_ALL_READY, REASON_CREATION_FAILED, REASON_GATEWAY_CREATED,
-    REASON_NOT_ACCEPTED, REASON_NOT_READY, REASON_POLICY_CREATED, REASON_UNSUPPORTED, SECURITY_POLICY_READY,
+    GATEWAY_READY, LIMITS_IN_FORCE, RATE_LIMIT_READY, REASON_ALL_READY, REASON_CREATION_FAILED,
+    REASON_GATEWAY_CREATED, REASON_NOT_ACCEPTED, REASON_NOT_READY, REASON_POLICY_CREATED, REASON_UNSUPPORTED,
+    SECURITY_IN_FORCE, SECURITY_POLICY_READY,
 };
 use agentcube_api::conditions::{self, FALSE, READY};
 use gateway_api::gateways::{Gateway, GatewayStatusListeners};
@@ -17,6 +18,7 @@ use super::observe::{Children, Observed};
 use super::plan::{Plan, authenticates};
 use crate::child::{self, Ensured};
 use crate::envoy::{PolicyStatus, Verdict, verdict};
+use crate::options::Implementation;
 use crate::said::{Said, no, not_yet, yes};
 
 /// How the writes went, by what they are reported under.
@@ -210,6 +212,9 @@ fn security_ready(observed: &Observed, plan: &Plan, outcome: &Outcome, children:
     if !authenticates(gateway) && gateway.spec.cors.is_none() {
         return None;
     }
+    if plan.implementation == Implementation::BuiltIn {
+        return Some(in_force(SECURITY_IN_FORCE, observed, children));
+    }
     let have = children.security.first();
     let policy = Policy {
         kind: "SecurityPolicy",
@@ -225,6 +230,9 @@ fn limits_ready(observed: &Observed, plan: &Plan, outcome: &Outcome, children: &
     if limits.global.is_none() && limits.per_route.is_none() && limits.rules.is_empty() {
         return None;
     }
+    if plan.implementation == Implementation::BuiltIn {
+        return Some(in_force(LIMITS_IN_FORCE, observed, children));
+    }
     let have = children.traffic.first();
     let policy = Policy {
         kind: "BackendTrafficPolicy",
@@ -233,6 +241,17 @@ fn limits_ready(observed: &Observed, plan: &Plan, outcome: &Outcome, children: &
         generation: have.and_then(|have| have.metadata.generation),
     };
     Some(policy.ready(plan, &outcome.limits))
+}
+
+/// What the built-in gateway says of a part of the policy, by a condition of the Gateway.
+fn in_force(type_: &str, observed: &Observed, children: &Children) -> Said {
+    let status = children.gateway.as_ref().and_then(|gateway| gateway.status.as_ref());
+    let said = status.and_then(|status| conditions::find(status.conditions.as_deref()?, type_));
+    match said.filter(|said| said.observed_generation == observed.gateway.metadata.generation) {
+        Some(said) if said.status == conditions::TRUE => yes(REASON_POLICY_CREATED, said.message.clone()),
+        Some(said) => no(REASON_UNSUPPORTED, said.message.clone()),
+        None => not_yet(REASON_NOT_ACCEPTED, "the built-in gateway has not taken it up yet"),
+    }
 }
 
 /// A policy that a condition of its own speaks of.

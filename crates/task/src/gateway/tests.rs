@@ -255,53 +255,71 @@ fn without_envoy_another_class_is_explained() {
     assert!(plan.unsupported.unwrap().contains("class eg needs Envoy Gateway"));
 }
 
+/// What is said of a gateway that is as the changes have it, by its conditions.
+fn told(change: Change, options: &Options, status_of: Change) -> [(String, String, String); 4] {
+    let now: Time = serde_json::from_value("2026-01-01T00:00:00Z".into()).unwrap();
+    let observed = observed(gateway(change));
+    let plan = plan(&observed, options);
+    let served = if plan.withheld.is_some() { Children::default() } else { children(&plan, status_of) };
+    let status = status(&observed, &plan, &Outcome::default(), &served, &now);
+    ["GatewayReady", "SecurityPolicyReady", "RateLimitReady", "Ready"].map(|type_| {
+        let condition = conditions::find(&status.conditions, type_);
+        condition.map(|one| (one.status.clone(), one.reason.clone(), one.message.clone())).unwrap_or_default()
+    })
+}
+
 #[test]
 fn what_a_class_cannot_check_is_not_served() {
-    let jwt: Change = |gateway| {
-        gateway["spec"]["gatewayClassName"] = json!("agentcube");
-        gateway["spec"]["authentication"] = json!({ "jwt": { "providers": [{
-            "name": "p", "issuer": "i", "audiences": ["a"], "remoteJWKS": { "uri": "https://k" },
-        }] } });
-    };
     let auth: Change = |gateway| {
         let backend =
             json!({ "name": "auth", "port": 80, "caCertificateRef": { "kind": "Secret", "name": "ca" } });
         gateway["spec"]["authentication"] = json!({ "extAuth": { "http": { "backendRef": backend } } });
     };
-    let rest: Change = |gateway| {
-        gateway["spec"]["gatewayClassName"] = json!("agentcube");
-        gateway["spec"]["cors"] = json!({ "allowOrigins": ["*"] });
-        gateway["spec"]["rateLimiting"] = json!({ "perRoute": { "requestsPerUnit": 1, "unit": "Hour" } });
-    };
-    let now: Time = serde_json::from_value("2026-01-01T00:00:00Z".into()).unwrap();
     let here = options(Picking::PatchPolicy);
-    let said = |change: Change, options: &Options| {
-        let observed = observed(gateway(change));
-        let plan = plan(&observed, options);
-        let served = if plan.withheld.is_some() { Children::default() } else { children(&plan, |_| ()) };
-        let status = status(&observed, &plan, &Outcome::default(), &served, &now);
-        ["GatewayReady", "SecurityPolicyReady", "RateLimitReady", "Ready"].map(|type_| {
-            let condition = conditions::find(&status.conditions, type_);
-            condition
-                .map(|one| (one.status.clone(), one.reason.clone(), one.message.clone()))
-                .unwrap_or_default()
-        })
-    };
     let unsupported = |said: &(String, String, String)| said.0 == "False" && said.1 == "Unsupported";
-    // By the built-in class; by Envoy Gateway, of what it cannot be told; by nobody that is known.
+    // By Envoy Gateway, of what it cannot be told; by nobody that is known.
     let elsewhere: Change = |gateway| {
         gateway["spec"]["authentication"] =
             json!({ "extAuth": { "grpc": { "backendRef": { "name": "a", "port": 1 } } } });
     };
     let nobody = Options { gateway_class: "eg".into(), ..Options::default() };
-    for (change, options) in [(jwt, &here), (auth, &here), (elsewhere, &nobody)] {
-        let [served, security, _, ready] = said(change, options);
+    for (change, options) in [(auth, &here), (elsewhere, &nobody)] {
+        let [served, security, _, ready] = told(change, options, |_| ());
         assert!(unsupported(&served) && served.2.ends_with("until then nothing is served"), "{served:?}");
         assert!(unsupported(&security) && ready.0 == "False", "{security:?} {ready:?}");
     }
-    let [served, security, limits, ready] = said(rest, &here);
-    assert_eq!(served.0, "True");
-    assert!(unsupported(&security) && security.2.contains("leave out cors, or use"), "{security:?}");
-    assert!(unsupported(&limits) && limits.2.contains("leave out rateLimiting, or use"), "{limits:?}");
-    assert_eq!(ready.0, "False");
+}
+
+#[test]
+fn the_built_in_gateway_says_itself_what_is_in_force() {
+    let everything: Change = |gateway| {
+        gateway["spec"]["gatewayClassName"] = json!("agentcube");
+        gateway["spec"]["authentication"] = json!({ "jwt": { "providers": [{
+            "name": "p", "issuer": "i", "audiences": ["a"], "remoteJWKS": { "uri": "https://k" },
+        }] } });
+        gateway["spec"]["rateLimiting"] = json!({ "perRoute": { "requestsPerUnit": 1, "unit": "Hour" } });
+    };
+    let here = options(Picking::PatchPolicy);
+    let silent: Change = |_| ();
+    let taken_up: Change = |status| {
+        let conditions = status["conditions"].as_array_mut().unwrap();
+        for (type_, said) in [("Security", "True"), ("RateLimits", "False")] {
+            let mut condition = condition(&format!("agentcube.io/{type_}InForce"), said, "because");
+            condition["observedGeneration"] = json!(4);
+            conditions.push(condition);
+        }
+    };
+    let of_before: Change = |status| {
+        let condition = condition("agentcube.io/SecurityInForce", "True", "because");
+        status["conditions"].as_array_mut().unwrap().push(condition);
+    };
+    let short =
+        |said: [(String, String, String); 4]| said.map(|(status, reason, _)| format!("{status} {reason}"));
+    let waits = ["True GatewayCreated", "False NotAccepted", "False NotAccepted", "False ComponentsNotReady"];
+    assert_eq!(short(told(everything, &here, silent)), waits);
+    assert_eq!(short(told(everything, &here, of_before)), waits, "it speaks of an older generation");
+    assert_eq!(
+        short(told(everything, &here, taken_up)),
+        ["True GatewayCreated", "True PolicyCreated", "False Unsupported", "False ComponentsNotReady"]
+    );
 }

@@ -1,6 +1,8 @@
 //! Pretends to be a gateway: takes every Gateway, route and policy, and says so in its status. A listener whose Secret
 //! does not exist is refused, as a real gateway does.
 
+use agentcube_api::TaskGateway;
+use agentcube_api::conditions::gateway::{LIMITS_IN_FORCE, SECURITY_IN_FORCE};
 use agentcube_operator::cache::{Cache, Object};
 use agentcube_task::envoy::{
     BackendTrafficPolicy, ClientTrafficPolicy, EnvoyExtensionPolicy, EnvoyPatchPolicy, SecurityPolicy,
@@ -23,7 +25,8 @@ pub(crate) fn spawn(client: &Client, envoy: bool, running: &mut JoinSet<()>, shu
     let secrets: Cache<Secret> = Cache::new(client.clone(), watcher::Config::default());
     running.spawn(secrets.clone().run(shutdown.clone()));
     let gateways = follow::<Gateway>(client, running, shutdown);
-    running.spawn(answer_gateways(client.clone(), gateways, secrets, shutdown.clone()));
+    let policies = follow::<TaskGateway>(client, running, shutdown);
+    running.spawn(answer_gateways(client.clone(), gateways, secrets, policies, shutdown.clone()));
     answer::<HttpRoute>(client, route_status, running, shutdown);
     if envoy {
         answer::<SecurityPolicy>(client, policy_status, running, shutdown);
@@ -69,19 +72,29 @@ async fn answer_gateways(
     client: Client,
     cache: Cache<Gateway>,
     secrets: Cache<Secret>,
+    policies: Cache<TaskGateway>,
     shutdown: CancellationToken,
 ) {
     let (mut changes, mut of_secrets) = (cache.subscribe(), secrets.subscribe());
+    let mut of_policies = policies.subscribe();
     secrets.synced().await;
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
             _ = changes.recv() => {}
             _ = of_secrets.recv() => {}
+            _ = of_policies.recv() => {}
         }
         for gateway in cache.list(None) {
             let seen = serde_json::to_value(&*gateway).expect("an object is JSON");
-            let status = gateway_status(&gateway, &secrets);
+            let mut status = gateway_status(&gateway, &secrets);
+            if gateway.spec.gateway_class_name == "agentcube" {
+                let policy = policies.get(&gateway.namespace().unwrap_or_default(), &gateway.name_any());
+                let generation = json!(policy.and_then(|policy| policy.metadata.generation));
+                let said = status["conditions"].as_array_mut().expect("there are some");
+                said.push(condition(SECURITY_IN_FORCE, true, "InForce", "", &generation));
+                said.push(condition(LIMITS_IN_FORCE, true, "InForce", "", &generation));
+            }
             write(&client, &*gateway, &seen, status).await;
         }
     }

@@ -57,7 +57,12 @@ pub(crate) async fn measure(binaries: &Binaries) -> Result<Measured> {
     let mut measured = Measured { bind: Vec::new(), two_writes: Vec::new() };
     let mut in_use = Vec::new();
     for number in 0..all {
-        let request = Request { task: fixture.task.clone(), key: Some(fixture::key(number)?), tenant: None, which: Default::default() };
+        let request = Request {
+            task: fixture.task.clone(),
+            key: Some(fixture::key(number)?),
+            tenant: None,
+            which: Default::default(),
+        };
         let begun = Instant::now();
         let reserved = reserver.reserve_instance(request).await?;
         let bind = begun.elapsed();

@@ -51,8 +51,12 @@ pub(crate) async fn measure(agentcube: &Path) -> Result<Measured> {
         let begun = Instant::now();
         let numbers = round * AT_ONCE..(round + 1) * AT_ONCE;
         let sessions = numbers.clone().map(async |number| {
-            let request =
-                Request { task: fixture.task.clone(), key: Some(fixture::key(number)?), tenant: None, which: Default::default() };
+            let request = Request {
+                task: fixture.task.clone(),
+                key: Some(fixture::key(number)?),
+                tenant: None,
+                which: Default::default(),
+            };
             let reserved = reserver.reserve_instance(request).await?;
             anyhow::Ok((begun.elapsed(), reserved))
         });

@@ -1,0 +1,341 @@
+//! Who may come in, with what, and how often: what a TaskGateway says, for the built-in gateway. A gateway whose
+//! policy is not known, or asks for what cannot be done, lets nobody in.
+
+mod cors;
+mod ext_auth;
+mod fetch;
+mod jwk;
+mod jwt;
+mod keys;
+mod rate;
+mod service;
+mod token;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use agentcube_api::TaskGateway;
+use agentcube_api::agentcube::security::{AuthenticationSpec, CorsSpec};
+use agentcube_api::agentcube::traffic::RateLimitingSpec;
+use agentcube_api::labels::RESERVED_TOKEN_HEADER;
+use agentcube_instance::TaskId;
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use kube::Client;
+use parking_lot::RwLock;
+use tokio::time::Instant;
+
+use crate::headers;
+use crate::owner::Subject;
+use crate::pool::Connect;
+use crate::refusal::Refusal;
+use crate::route::GatewayId;
+use cors::Cors;
+pub(crate) use cors::Sharing;
+use ext_auth::ExtAuth;
+use fetch::Fetcher;
+use jwt::{Denied, Jwt};
+use rate::{Exceeded, Limits};
+use service::Reach;
+
+/// When to try again while a policy is not known, or keys cannot be had.
+const LATER: Duration = Duration::from_secs(5);
+
+/// They say how a message is to be read, or are the gateway's own: no claim may stand in them.
+const NOT_SETTABLE: [&str; 11] = [
+    "host",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "upgrade",
+    "te",
+    "trailer",
+    "expect",
+    "keep-alive",
+    RESERVED_TOKEN_HEADER,
+    "x-gateway-destination-endpoint",
+];
+
+/// What is known of the policy of a Gateway.
+#[derive(Clone, Debug)]
+pub(crate) enum Policy {
+    /// The Gateway belongs to no TaskGateway.
+    None,
+    /// It belongs to one that is not there, or not the same any more.
+    Unknown,
+    Of(Arc<TaskGateway>),
+}
+
+/// What can be said of a part of a policy: that it is in force, or why not. Nothing if it is not asked for.
+pub(crate) type Said = Option<Result<&'static str, String>>;
+
+/// What a gateway asks of requests.
+#[derive(Default)]
+pub(crate) struct Guard {
+    /// What it was made of; nothing if there is no TaskGateway.
+    asked: Option<Asked>,
+    /// Why nobody is let in; or why CORS, or limits, cannot be kept, which closes nothing.
+    closed: Option<String>,
+    no_cors: Option<String>,
+    no_limits: Option<String>,
+    jwt: Option<Jwt>,
+    ext_auth: Option<ExtAuth>,
+    cors: Option<Cors>,
+    limits: Option<Arc<Limits>>,
+    /// Headers that tell an instance who sends a request; a client's own are removed.
+    identity: Vec<HeaderName>,
+}
+
+/// What a TaskGateway asks for.
+#[derive(Clone, Debug, PartialEq)]
+struct Asked {
+    authentication: Option<AuthenticationSpec>,
+    cors: Option<CorsSpec>,
+    limits: Option<RateLimitingSpec>,
+}
+
+impl Asked {
+    fn of(gateway: &TaskGateway) -> Asked {
+        let spec = &gateway.spec;
+        Asked {
+            authentication: spec.authentication.clone(),
+            cors: spec.cors.clone(),
+            limits: spec.rate_limiting.clone(),
+        }
+    }
+}
+
+/// A request that was let in.
+#[derive(Debug, Default)]
+pub(crate) struct Admitted {
+    pub(crate) subject: Option<Subject>,
+    /// What the instance is told of the subject.
+    pub(crate) identity: HeaderMap,
+    /// Whether the gateway knows who sends requests, so that nobody needs to take a client's word.
+    pub(crate) authenticates: bool,
+}
+
+impl Guard {
+    fn closed(why: impl Into<String>) -> Guard {
+        Guard { closed: Some(why.into()), ..Guard::default() }
+    }
+
+    fn new(asked: Asked, namespace: &str, tools: &Tools, before: Option<&Guard>) -> Guard {
+        let authentication = asked.authentication.as_ref();
+        let jwt = authentication.and_then(|it| it.jwt.as_ref());
+        let jwt = jwt.map(|jwt| Jwt::new(jwt, &tools.fetcher, before.and_then(|before| before.jwt.as_ref())));
+        let ext_auth = authentication.and_then(|it| it.ext_auth.as_ref());
+        let ext_auth = ext_auth.map(|spec| ExtAuth::new(spec, namespace, tools.reach.clone()));
+        let ((jwt, bad_jwt), (ext_auth, bad_service)) = (either(jwt), either(ext_auth));
+        let closed = bad_jwt.or(bad_service);
+        let of_service = ext_auth.iter().flat_map(ExtAuth::headers);
+        let identity = jwt.iter().flat_map(Jwt::headers).chain(of_service).cloned().collect();
+        let (cors, no_cors) = either(asked.cors.as_ref().map(Cors::new));
+        // A change of something else does not fill the buckets.
+        let same = before.filter(|before| before.asked.as_ref().is_some_and(|it| it.limits == asked.limits));
+        let (limits, no_limits) = match same {
+            Some(same) => (same.limits.clone(), same.no_limits.clone()),
+            None => either(asked.limits.as_ref().map(|spec| Limits::new(spec).map(Arc::new))),
+        };
+        Guard { asked: Some(asked), closed, no_cors, no_limits, jwt, ext_auth, cors, limits, identity }
+    }
+
+    /// What the TaskGateway's owner is told of authentication.
+    pub(crate) fn security(&self) -> Said {
+        let asked = self.asked.as_ref()?;
+        let authentication = asked.authentication.as_ref();
+        let authenticates = authentication.is_some_and(|it| it.jwt.is_some() || it.ext_auth.is_some());
+        if !authenticates && asked.cors.is_none() {
+            return None;
+        }
+        Some(match (&self.closed, &self.no_cors) {
+            (None, None) => Ok("requests are checked by the built-in gateway"),
+            (Some(why), _) => Err(format!("{why}; until then nobody is let in")),
+            (None, Some(why)) => Err(why.clone()),
+        })
+    }
+
+    /// And of rate limits.
+    pub(crate) fn rate_limits(&self) -> Said {
+        let asked = self.asked.as_ref()?.limits.as_ref()?;
+        if asked.global.is_none() && asked.per_route.is_none() && asked.rules.is_empty() {
+            return None;
+        }
+        Some(match &self.no_limits {
+            None => Ok("requests are counted by each process of the built-in gateway"),
+            Some(why) => Err(why.clone()),
+        })
+    }
+
+    /// The answer to a browser's question beforehand, if the request is one.
+    pub(crate) fn preflight(&self, parts: &Parts) -> Option<Sharing> {
+        self.cors.as_ref().filter(|_| self.closed.is_none()).and_then(|cors| cors.preflight(parts))
+    }
+
+    /// What the answer to a request says to browsers.
+    pub(crate) fn sharing(&self, headers: &HeaderMap) -> Sharing {
+        self.cors.as_ref().map(|cors| cors.sharing(headers)).unwrap_or_default()
+    }
+
+    /// Whether it knows who sends requests.
+    fn authenticates(&self) -> bool {
+        self.jwt.is_some() || self.ext_auth.is_some()
+    }
+
+    /// Lets a request in, with the headers that an instance may believe; or says why not.
+    pub(crate) async fn admit(
+        &self,
+        parts: &mut Parts,
+        host: &str,
+        task: &TaskId,
+        client: IpAddr,
+    ) -> Result<Admitted, Refusal> {
+        if let Some(why) = &self.closed {
+            return Err(unready(why));
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let identity = match &self.jwt {
+            Some(jwt) => jwt.identify(parts, now.as_secs_f64()).await.map_err(denied)?,
+            None => None,
+        };
+        headers::strip(&mut parts.headers, &self.identity);
+        let mut admitted = Admitted { authenticates: self.authenticates(), ..Admitted::default() };
+        if let Some(identity) = identity {
+            parts.headers.extend(identity.headers.clone());
+            admitted.subject = Some(identity.subject);
+            admitted.identity = identity.headers;
+        }
+        if let Some(service) = &self.ext_auth {
+            admitted.identity.extend(service.ask(parts, host).await?);
+            parts.headers.extend(admitted.identity.clone());
+        }
+        if let Some(limits) = &self.limits {
+            let request = rate::Request { task: &task.name, headers: &parts.headers, client };
+            limits.take(request, Instant::now()).map_err(exceeded)?;
+        }
+        Ok(admitted)
+    }
+}
+
+/// What guards need in order to ask others.
+struct Tools {
+    fetcher: Arc<Fetcher>,
+    reach: Reach,
+}
+
+/// The guards of all gateways. One that has none lets nobody in.
+pub(crate) struct Guards {
+    tools: Tools,
+    by_gateway: RwLock<HashMap<GatewayId, Arc<Guard>>>,
+}
+
+impl Guards {
+    pub(crate) fn new(client: Client, connect: Arc<dyn Connect>) -> Guards {
+        let tools = Tools { fetcher: Arc::default(), reach: Reach { client, connect } };
+        Guards { tools, by_gateway: RwLock::default() }
+    }
+
+    /// Takes in a gateway's policy. What has not changed goes on as it was, with what it has learned.
+    pub(crate) fn set(&self, gateway: &GatewayId, policy: &Policy) -> Arc<Guard> {
+        let before = self.by_gateway.read().get(gateway).cloned();
+        let guard = match policy {
+            Policy::None => Arc::default(),
+            Policy::Unknown => Arc::new(Guard::closed("its TaskGateway is not there")),
+            Policy::Of(object) => match before {
+                Some(before) if before.asked == Some(Asked::of(object)) => before,
+                before => {
+                    let asked = Asked::of(object);
+                    Arc::new(Guard::new(asked, &gateway.namespace, &self.tools, before.as_deref()))
+                }
+            },
+        };
+        self.by_gateway.write().insert(gateway.clone(), guard.clone());
+        guard
+    }
+
+    pub(crate) fn remove(&self, gateway: &GatewayId) {
+        self.by_gateway.write().remove(gateway);
+    }
+
+    /// The guard of a request that came in by any of these gateways. Where it is several, by one that knows who comes:
+    /// nobody gets around it by another.
+    pub(crate) fn of(&self, gateways: &[GatewayId]) -> Result<Arc<Guard>, Refusal> {
+        let known = self.by_gateway.read();
+        let guards: Option<Vec<&Arc<Guard>>> = gateways.iter().map(|gateway| known.get(gateway)).collect();
+        let strict = guards.and_then(|guards| {
+            guards
+                .into_iter()
+                .rev()
+                .max_by_key(|guard| (guard.closed.is_some(), guard.authenticates()))
+                .cloned()
+        });
+        strict.ok_or_else(|| unready("its policy has not been read yet"))
+    }
+}
+
+/// What came of something that may be asked for, and why nothing did.
+fn either<T>(outcome: Option<Result<T, String>>) -> (Option<T>, Option<String>) {
+    match outcome.transpose() {
+        Ok(made) => (made, None),
+        Err(why) => (None, Some(why)),
+    }
+}
+
+fn exceeded(exceeded: Exceeded) -> Refusal {
+    let message = format!("there were too many requests: the limit {}, is used up", exceeded.limit);
+    let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "RateLimited", message);
+    // Rounded up: whoever comes back by then is let in.
+    let after = Duration::from_secs(exceeded.after.as_secs() + 1);
+    Refusal { retry_after: Some(after), ..refusal }
+}
+
+/// The name of a header that may tell an instance something.
+fn settable(name: &str) -> Result<HeaderName, String> {
+    let lower = name.to_ascii_lowercase();
+    if NOT_SETTABLE.contains(&lower.as_str()) {
+        return Err(format!("the header {name} cannot carry a claim: choose another"));
+    }
+    lower.parse().map_err(|_| format!("{name:?} is no name of a header"))
+}
+
+fn unready(why: &str) -> Refusal {
+    let message = "this gateway lets nobody in at present: its policy is not in force; the conditions of its \
+                   TaskGateway say why";
+    let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "GatewayNotReady", message);
+    Refusal { retry_after: Some(LATER), detail: Some(why.to_owned()), ..refusal }
+}
+
+fn denied(denied: Denied) -> Refusal {
+    let refused = |code: &'static str, message: String, challenge: &str| Refusal {
+        headers: HeaderValue::from_str(challenge)
+            .map(|it| (header::WWW_AUTHENTICATE, it))
+            .into_iter()
+            .collect(),
+        ..Refusal::new(StatusCode::UNAUTHORIZED, code, message)
+    };
+    match denied {
+        Denied::Missing => {
+            let message = "this gateway lets in only requests with a token: send Authorization: Bearer TOKEN, or \
+                           where its TaskGateway says";
+            refused("TokenMissing", message.into(), "Bearer realm=\"agentcube\"")
+        }
+        Denied::Unclear => {
+            let why = "the token is given more than once, or is not text";
+            refused("TokenInvalid", why.into(), &challenge(why))
+        }
+        Denied::Bad(bad) => refused("TokenInvalid", bad.to_string(), &challenge(&bad.to_string())),
+        Denied::Unavailable => {
+            let message =
+                "the keys of the token's issuer cannot be fetched at present, so that it cannot be checked";
+            let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "KeysUnavailable", message);
+            Refusal { retry_after: Some(LATER), ..refusal }
+        }
+    }
+}
+
+fn challenge(why: &str) -> String {
+    format!("Bearer realm=\"agentcube\", error=\"invalid_token\", error_description=\"{why}\"")
+}

@@ -1,0 +1,124 @@
+//! Whether a client's connection is in use: from the head of a request to the last byte of its response. One that is not
+//! is kept for a while only.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::body::Reply;
+
+/// The use of a connection.
+pub(crate) struct Use {
+    state: Mutex<State>,
+    /// Tells that the last exchange has ended.
+    rested: Notify,
+}
+
+struct State {
+    exchanges: usize,
+    /// Whether there ever was one.
+    ever: bool,
+    since: Instant,
+}
+
+impl Use {
+    pub(crate) fn new() -> Use {
+        let state = State { exchanges: 0, ever: false, since: Instant::now() };
+        Use { state: Mutex::new(state), rested: Notify::new() }
+    }
+
+    /// Comes back when the connection has not been used for so long; says whether it ever was.
+    pub(crate) async fn idle_for(&self, limit: Duration) -> bool {
+        loop {
+            let (until, ever) = {
+                let state = self.state.lock();
+                ((state.exchanges == 0).then(|| state.since + limit), state.ever)
+            };
+            match until {
+                Some(until) if Instant::now() >= until => return ever,
+                Some(until) => tokio::time::sleep_until(until).await,
+                // Whoever was told and went away again had looked at the state before.
+                None => self.rested.notified().await,
+            }
+        }
+    }
+}
+
+/// A request and its response.
+pub(crate) struct Exchange(Arc<Use>);
+
+impl Exchange {
+    pub(crate) fn begin(connection: &Arc<Use>) -> Exchange {
+        let mut state = connection.state.lock();
+        state.exchanges += 1;
+        state.ever = true;
+        Exchange(connection.clone())
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.exchanges -= 1;
+        if state.exchanges == 0 {
+            state.since = Instant::now();
+            self.0.rested.notify_one();
+        }
+    }
+}
+
+/// The body of a response, which ends its exchange.
+pub(crate) struct Counted {
+    pub(crate) body: Reply,
+    pub(crate) _exchange: Exchange,
+}
+
+impl Body for Counted {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_when_its_last_exchange_has_ended() {
+        let (connection, begun) = (Arc::new(Use::new()), Instant::now());
+        let limit = Duration::from_secs(60);
+        assert!(!connection.idle_for(limit).await, "it was never used");
+        assert_eq!(begun.elapsed(), limit);
+        let (first, second) = (Exchange::begin(&connection), Exchange::begin(&connection));
+        let using = async {
+            tokio::time::sleep(Duration::from_secs(500)).await;
+            drop(first);
+            tokio::time::sleep(Duration::from_secs(500)).await;
+            drop(second);
+        };
+        let (used, ()) = tokio::join!(connection.idle_for(limit), using);
+        assert!(used);
+        assert_eq!(begun.elapsed(), limit + Duration::from_secs(1000) + limit);
+    }
+}

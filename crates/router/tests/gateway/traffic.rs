@@ -1,0 +1,104 @@
+//! CORS and rate limits.
+
+use bytes::Bytes;
+use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, RETRY_AFTER};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use crate::issuer::{Issuer, Pair};
+use crate::world::{World, condition, echo, gateway_object};
+
+fn oneshot() -> Value {
+    json!({ "routing": { "gatewayRefs": ["default"], "routePolicy": "Oneshot" } })
+}
+
+async fn send(world: &World, method: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
+    let mut request = Request::builder().method(method).uri("/default/echo").header("host", "localhost");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    world.send(request.body(Empty::<Bytes>::new()).unwrap()).await
+}
+
+fn origin(response: &Response<Incoming>) -> Option<&str> {
+    response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN)?.to_str().ok()
+}
+
+#[tokio::test]
+async fn browsers_ask_beforehand_and_wake_nobody() {
+    let issuer = Issuer::new("https://one.example.com/", Pair::ec()).await;
+    let cors = json!({ "allowOrigins": ["https://*.example.com"], "allowMethods": ["POST"], "allowCredentials": true });
+    let jwt = json!({ "jwt": { "providers": [issuer.provider()] } });
+    let world = World::guarded(json!({ "cors": cors, "authentication": jwt })).await;
+    world.task("echo", oneshot(), &[echo("one").await]).await;
+    let page = ("origin", "https://app.example.com");
+    let asks = ("access-control-request-method", "POST");
+    let answer = send(&world, "OPTIONS", &[page, asks]).await;
+    assert_eq!((answer.status(), origin(&answer)), (StatusCode::NO_CONTENT, Some("https://app.example.com")));
+    assert_eq!(answer.headers()["access-control-allow-methods"], "POST");
+    let answer = send(&world, "OPTIONS", &[("origin", "https://evil.com"), asks]).await;
+    assert_eq!((answer.status(), origin(&answer)), (StatusCode::NO_CONTENT, None));
+    assert!(world.instances.asked.lock().is_empty());
+    // A page may read why it was refused, and what it gets; another may not.
+    let answer = send(&world, "POST", &[page]).await;
+    assert_eq!(
+        (answer.status(), origin(&answer)),
+        (StatusCode::UNAUTHORIZED, Some("https://app.example.com"))
+    );
+    let bearer = format!("Bearer {}", issuer.token("ada"));
+    let token = ("authorization", bearer.as_str());
+    let answer = send(&world, "POST", &[page, token]).await;
+    assert_eq!((answer.status(), origin(&answer)), (StatusCode::OK, Some("https://app.example.com")));
+    assert_eq!(answer.headers()["access-control-allow-credentials"], "true");
+    let answer = send(&world, "POST", &[("origin", "https://evil.com"), token]).await;
+    assert_eq!((answer.status(), origin(&answer)), (StatusCode::OK, None));
+    // What only looks like a question is a request like any other.
+    assert_eq!(send(&world, "OPTIONS", &[page]).await.status(), StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn too_many_requests_are_told_when_to_come_back() {
+    let issuer = Issuer::new("https://one.example.com/", Pair::ec()).await;
+    let day = |most: u32| json!({ "requestsPerUnit": most, "unit": "Day" });
+    let each = json!([{ "headers": [{ "type": "Distinct", "name": "x-user-id" }] }]);
+    let world = World::guarded(json!({
+        "authentication": { "jwt": { "providers": [issuer.provider()] } },
+        "rateLimiting": { "perRoute": day(5), "rules": [{ "name": "users", "limit": day(2), "clientSelectors": each }] },
+    }))
+    .await;
+    for task in ["echo", "other"] {
+        world.task(task, oneshot(), &[echo("one").await]).await;
+    }
+    let ask = async |user: &str, path: &str| {
+        let bearer = format!("Bearer {}", issuer.token(user));
+        // A client's own word on who it is does not give it a bucket of its own.
+        let headers = [("authorization", bearer.as_str()), ("x-user-id", path)];
+        world.get(path, &headers).await
+    };
+    for _ in 0..2 {
+        assert_eq!(ask("ada", "/default/echo").await.0, StatusCode::OK);
+    }
+    let (status, answer) = ask("ada", "/default/other").await;
+    assert_eq!((status, &answer["error"]["code"]), (StatusCode::TOO_MANY_REQUESTS, &json!("RateLimited")));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("rule users"), "{answer}");
+    for user in ["bob", "bob", "eve"] {
+        assert_eq!(ask(user, "/default/echo").await.0, StatusCode::OK);
+    }
+    let (status, answer) = ask("eve", "/default/echo").await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "five for the Task");
+    let seconds = answer["error"]["retryAfterSeconds"].as_u64().unwrap();
+    assert!((1..=86_400 / 5 + 1).contains(&seconds), "{seconds}");
+    assert_eq!(ask("eve", "/default/other").await.0, StatusCode::OK, "another Task has its own");
+    // Who is refused for another reason has used nothing up, and no instance was asked for in vain.
+    assert_eq!(world.instances.asked.lock().len(), 6);
+    let bearer = format!("Bearer {}", issuer.token("ada"));
+    let response = send(&world, "GET", &[("authorization", &bearer)]).await;
+    assert!(response.headers().contains_key(RETRY_AFTER));
+    assert!(response.into_body().collect().await.is_ok());
+    let gateway = gateway_object("default", json!([]));
+    let gateway = world.until(&gateway, |it| it["status"]["conditions"].is_array()).await;
+    let said = condition(&gateway["status"], "agentcube.io/RateLimitsInForce").unwrap();
+    assert_eq!(said["status"], "True");
+}
