@@ -242,10 +242,14 @@ impl Proxy {
         tracing::debug!(port = client.port, task = %route.task, instance = %target.instance.name, "passed on");
         let deadline = route.limits.request.filter(|_| !is_stream(&response));
         let deadline = deadline.map(|limit| progress.ended().unwrap_or_else(Instant::now) + limit);
+        let first = talk.is_first();
         let (instance, in_use) = (&target.instance, &*target.in_use);
         let answer = Answer { instance, in_use, deadline, silence };
         let early = converse::learn(&*self.provider, plan, &mut talk, &mut response, answer).await?;
         ending.set(target.in_use.session().filter(|_| talk.ends()));
+        if !first {
+            ending.has_company();
+        }
         let limits = watch::Limits { silence, deadline };
         let watch = |in_use| Watch::start(in_use, limits, client.cut.clone());
         Ok(response.map(|body| Passing::new(body, early, lent, target.in_use, Some(ending), watch)))

@@ -151,7 +151,9 @@ async fn of_mcp(
         }
         mcp::Ask::Modern { task: Some(task), param, .. } => {
             let missing = Some(mcp::no_task());
-            if let Some(named) = provider.resolve(&plan.wanted.task, &alias(plan, MCP_TASK, &task)).await? {
+            if let Some(named) =
+                provider.resolve(&plan.wanted.task, &alias(plan, MCP_TASK, &task), None).await?
+            {
                 want(plan, named.key, Which::Intact { lease: Some(named.lease) });
                 return Ok(Talk { missing, ..Talk::default() });
             }
@@ -191,7 +193,7 @@ async fn of_mcp_session(
     let missing = Some(mcp::no_session());
     let task = &plan.wanted.task;
     if !is_sealed(plan) {
-        let named = provider.resolve(task, &alias(plan, MCP_SESSION, &id)).await?;
+        let named = provider.resolve(task, &alias(plan, MCP_SESSION, &id), None).await?;
         let named = named.ok_or_else(mcp::no_session)?;
         want(plan, named.key, Which::Intact { lease: Some(named.lease) });
         return Ok(Talk { missing, named: true, ..Talk::default() });
@@ -219,7 +221,7 @@ async fn of_a2a(provider: &dyn InstanceProvider, plan: &mut Plan, call: a2a::Cal
     let about_task = if matches!(about, About::Task(_)) { Learns::Nothing } else { learns(None) };
     match about {
         About::Task(task) | About::Message { task: Some(task), .. } => {
-            let named = provider.resolve(task_id, &alias(plan, A2A_TASK, &task)).await?;
+            let named = provider.resolve(task_id, &alias(plan, A2A_TASK, &task), None).await?;
             let named = named.ok_or_else(|| a2a::no_task(&reply))?;
             want(plan, named.key, Which::Intact { lease: Some(named.lease) });
             let missing = Some(a2a::no_task(&reply));
@@ -227,7 +229,7 @@ async fn of_a2a(provider: &dyn InstanceProvider, plan: &mut Plan, call: a2a::Cal
         }
         About::Message { task: None, context: Some(context) } => {
             let own = key(plan, "context", &context)?;
-            match provider.resolve(task_id, &alias(plan, A2A_CONTEXT, &context)).await? {
+            match provider.resolve(task_id, &alias(plan, A2A_CONTEXT, &context), Some(&own)).await? {
                 // What was minted and is over may be begun anew by the client's word.
                 Some(named) => {
                     want(plan, named.key, Which::Existing { lease: Some(named.lease) });
@@ -247,7 +249,7 @@ async fn of_a2a(provider: &dyn InstanceProvider, plan: &mut Plan, call: a2a::Cal
         About::Tasks { context } => {
             let own = key(plan, "context", &context)?;
             let missing = Some(a2a::no_tasks(&reply));
-            match provider.resolve(task_id, &alias(plan, A2A_CONTEXT, &context)).await? {
+            match provider.resolve(task_id, &alias(plan, A2A_CONTEXT, &context), Some(&own)).await? {
                 Some(named) => want(plan, named.key, Which::Existing { lease: Some(named.lease) }),
                 None => want(plan, own, Which::Existing { lease: None }),
             }
