@@ -11,9 +11,9 @@ use http::{HeaderMap, Method, StatusCode};
 
 use crate::extract::KeyError;
 use crate::protocol::talk::Subject;
-use crate::protocol::{Ask, card};
+use crate::protocol::{Ask, Spoken, card};
 use crate::refusal::Refusal;
-use crate::route::{Route, SessionRule, Spoken, Table};
+use crate::route::{Route, SessionRule, Table};
 
 /// The most that path and headers of a request may measure, in bytes.
 pub const HEADER_LIMIT: usize = 64 << 10;

@@ -67,6 +67,12 @@ struct Arrived<'a> {
     id: HeaderValue,
 }
 
+/// How the conversation goes on, and whether its session ends.
+struct Course {
+    ending: Ending,
+    talk: Talk,
+}
+
 /// An instance, and what is needed to talk to it.
 struct Target {
     instance: InstanceId,
@@ -166,7 +172,7 @@ impl Proxy {
             why = request.body_mut().broken() => return Err(Refusal::broken(&why)),
         };
         let arrived = Arrived { client, id };
-        self.exchange(ending, &plan, talk, arrived, request, lent, target).await
+        self.exchange(Course { ending, talk }, &plan, arrived, request, lent, target).await
     }
 
     /// A connection to the instance. If it cannot be had, the instance may have died a moment ago, and nothing has been
@@ -204,14 +210,14 @@ impl Proxy {
 
     async fn exchange(
         &self,
-        mut ending: Ending,
+        course: Course,
         plan: &Plan,
-        mut talk: Talk,
         arrived: Arrived<'_>,
         mut request: Request<Received>,
         lent: Lent,
         target: Target,
     ) -> Result<Response<Passing>, Refusal> {
+        let Course { mut ending, mut talk } = course;
         let route = &*plan.route;
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
         let progress = Arc::new(Progress::default());
@@ -230,14 +236,7 @@ impl Proxy {
             let Some(upgrade) = upgrade else {
                 return Err(Refusal::failed(&target.instance.name, "it switched protocols unasked"));
             };
-            let instance = hyper::upgrade::on(&mut response);
-            let copying =
-                tunnel::run(upgrade, instance, target.in_use.clone(), silence, self.cut.child_token());
-            let slot = client.slot.clone();
-            self.tunnels.spawn(async move {
-                copying.await;
-                drop(slot);
-            });
+            self.carry(client, upgrade, &mut response, &target, silence);
         }
         tracing::debug!(port = client.port, task = %route.task, instance = %target.instance.name, "passed on");
         let deadline = route.limits.request.filter(|_| !is_stream(&response));
@@ -253,6 +252,24 @@ impl Proxy {
         let limits = watch::Limits { silence, deadline };
         let watch = |in_use| Watch::start(in_use, limits, client.cut.clone());
         Ok(response.map(|body| Passing::new(body, early, lent, target.in_use, Some(ending), watch)))
+    }
+
+    /// Carries an upgraded connection until its end.
+    fn carry(
+        &self,
+        client: &Client,
+        upgrade: hyper::upgrade::OnUpgrade,
+        response: &mut Response<Incoming>,
+        target: &Target,
+        silence: Option<Duration>,
+    ) {
+        let instance = hyper::upgrade::on(response);
+        let copying = tunnel::run(upgrade, instance, target.in_use.clone(), silence, self.cut.child_token());
+        let slot = client.slot.clone();
+        self.tunnels.spawn(async move {
+            copying.await;
+            drop(slot);
+        });
     }
 
     /// Sends a request, and once more on a new connection if a kept one turned out to be closed: when it was not sent

@@ -21,7 +21,14 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     /// For the log only: it may name things that are none of the client's business.
     pub detail: Option<String>,
-    /// The body of the answer, where a protocol has its own words.
+    /// What a protocol has of its own.
+    special: Box<Special>,
+}
+
+/// What only some protocols say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Special {
+    /// The body of the answer.
     words: Option<serde_json::Value>,
     /// The methods that would have been allowed.
     allowed: Option<&'static str>,
@@ -35,14 +42,13 @@ impl Refusal {
             message: message.into(),
             retry_after: None,
             detail: None,
-            words: None,
-            allowed: None,
+            special: Box::default(),
         }
     }
 
     /// The same in the words of a protocol.
     pub(crate) fn in_words(mut self, words: serde_json::Value) -> Refusal {
-        self.words = Some(words);
+        self.special.words = Some(words);
         self
     }
 
@@ -52,7 +58,7 @@ impl Refusal {
     }
 
     pub(crate) fn allowing(mut self, methods: &'static str) -> Refusal {
-        self.allowed = Some(methods);
+        self.special.allowed = Some(methods);
         self
     }
 
@@ -141,7 +147,7 @@ impl Refusal {
 
     /// The body of the answer, as JSON.
     pub fn body(&self, request_id: &HeaderValue) -> String {
-        if let Some(words) = &self.words {
+        if let Some(words) = &self.special.words {
             return words.to_string();
         }
         let mut error = json!({ "code": self.code, "message": self.message });
@@ -161,7 +167,7 @@ impl Refusal {
         if let Some(seconds) = self.retry_seconds() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(methods) = self.allowed {
+        if let Some(methods) = self.special.allowed {
             headers.insert(ALLOW, HeaderValue::from_static(methods));
         }
         headers

@@ -12,10 +12,9 @@ use http::{HeaderMap, StatusCode};
 use super::a2a::{self, About, Reply};
 use super::answer::Learner;
 use super::json::Found;
-use super::{Ask, card, mcp, seal};
+use super::{Ask, Spoken, card, mcp, seal};
 use crate::decide::{Decision, Plan};
 use crate::refusal::Refusal;
-use crate::route::Spoken;
 
 const MCP_SESSION: &str = "mcp-session";
 const MCP_TASK: &str = "mcp-task";

@@ -55,14 +55,19 @@ pub(crate) struct World {
 }
 
 /// What runs in an instance.
+// Programs are for the suite with the official clients, which shares this file.
+#[allow(dead_code)]
 pub(crate) enum Runs {
     Agent(Agent),
     /// A program, which listens at the address that it was told.
     Program(tokio::process::Command),
 }
 
+/// Makes an instance, given its name and address.
+type Make = dyn Fn(&str, SocketAddr) -> Runs + Send + Sync;
+
 struct Instances {
-    make: Box<dyn Fn(&str, SocketAddr) -> Runs + Send + Sync>,
+    make: Box<Make>,
     port: u16,
     next: AtomicU8,
     running: Mutex<HashMap<String, CancellationToken>>,
