@@ -225,13 +225,16 @@ pub fn is_missing(which: &Which, session: Option<&Session>, step: &Step) -> bool
     }
     let Some(session) = session else { return true };
     let other = which.lease().is_some_and(|lease| *session.uid != *lease);
-    let lost = match step {
-        Step::Ask | Step::Create { .. } | Step::Point { .. } | Step::Claim { .. } | Step::DeleteInstance => {
-            true
-        }
-        Step::Wait { why, .. } => *why == Why::OldInstance,
-        _ => session.holder.is_none(),
-    };
+    let replaced = matches!(
+        step,
+        Step::Ask
+            | Step::Create { .. }
+            | Step::Point { .. }
+            | Step::Claim { .. }
+            | Step::DeleteInstance
+            | Step::Wait { why: Why::OldInstance, .. }
+    );
+    let lost = session.holder.is_none() || replaced;
     session.ending || other || (lost && matches!(which, Which::Intact { .. }))
 }
 
