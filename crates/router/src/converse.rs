@@ -121,16 +121,21 @@ async fn read(
     early: &mut Early,
 ) -> Result<Found, Refusal> {
     let name = &answer.instance.name;
+    let given_up = talk.patience().map(|patience| Instant::now() + patience);
     while !body.is_end_stream() {
         let now = Instant::now();
         let silence = answer.silence.map(|silence| now + silence);
-        let until = [answer.deadline, silence].into_iter().flatten().min();
+        let until = [answer.deadline, silence, given_up].into_iter().flatten().min();
         let until = until.unwrap_or(now + Duration::from_secs(365 * 86400));
         let frame = tokio::select! {
             frame = timeout_at(until, body.frame()) => frame,
             () = answer.in_use.revoked() => return Err(Refusal::revoked(name)),
         };
-        let frame = frame.map_err(|_| Refusal::too_slow(name, until - now))?;
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(_) if Some(until) == given_up => break,
+            Err(_) => return Err(Refusal::too_slow(name, until - now)),
+        };
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|error| Refusal::failed(name, &error.to_string()))?;
         answer.in_use.active();

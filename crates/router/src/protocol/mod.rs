@@ -69,10 +69,7 @@ impl Ask {
         match spoken {
             Spoken::Http => Ok(Ask::Plain),
             Spoken::Mcp(rule) => mcp::ask(rule, method, headers).map(Ask::Mcp),
-            Spoken::A2a(_) => match card::asked(method, path) {
-                Some(card) => Ok(Ask::Card(card)),
-                None => a2a::ask(method, path, query, headers).map(Ask::A2a),
-            },
+            Spoken::A2a(_) => a2a::ask(method, path, query, headers).map(Ask::A2a),
         }
     }
 

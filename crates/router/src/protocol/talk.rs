@@ -2,6 +2,7 @@
 //! to be found again. That is written down before the client hears of it. Asks whoever gives instances; knows no sockets.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agentcube_instance::SessionKey;
 use agentcube_instance::alias::Alias;
@@ -20,6 +21,9 @@ const MCP_SESSION: &str = "mcp-session";
 const MCP_TASK: &str = "mcp-task";
 const A2A_TASK: &str = "a2a-task";
 const A2A_CONTEXT: &str = "a2a-context";
+
+/// How long the answer to a call that may make a task is held back.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How an exchange goes on.
 #[derive(Debug, Default)]
@@ -287,7 +291,8 @@ impl Talk {
         headers: &mut HeaderMap,
     ) -> Result<Head, Refusal> {
         if self.ends == Ends::Granted {
-            self.ends = if status.is_success() { Ends::Always } else { Ends::Never };
+            let over = status.is_success() || status == StatusCode::NOT_FOUND;
+            self.ends = if over { Ends::Always } else { Ends::Never };
         }
         let minted = headers.get(mcp::SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
         match &self.learns {
@@ -330,6 +335,12 @@ impl Talk {
         headers.insert(mcp::SESSION, header);
         self.named = true;
         Ok(Head::Pass)
+    }
+
+    /// How long the first event of a stream is waited for; without a limit where it has to come. A call that takes its
+    /// time keeps its client waiting, and makes no task as a rule.
+    pub fn patience(&self) -> Option<Duration> {
+        matches!(self.learns, Learns::Task).then_some(PATIENCE)
     }
 
     /// Whether the answer has been read far enough.
