@@ -21,6 +21,8 @@ struct Server {
     name: String,
     /// How many calls each session has made.
     sessions: Mutex<HashMap<String, usize>>,
+    /// Sessions that their clients ended here.
+    ended: Mutex<Vec<String>>,
     tasks: Mutex<Vec<String>>,
     minted: AtomicUsize,
 }
@@ -61,6 +63,9 @@ impl Server {
         let id = header("mcp-session-id").unwrap_or_default();
         let mut sessions = self.sessions.lock();
         let Some(count) = sessions.get_mut(&id) else {
+            if self.ended.lock().contains(&id) {
+                return json_answer(404, &json!({ "ended": id }));
+            }
             STRAY.fetch_add(1, Ordering::SeqCst);
             return json_answer(404, &json!({ "stray": id }));
         };
@@ -69,6 +74,7 @@ impl Server {
         match (&head.method, &message["params"]["name"]) {
             (&Method::DELETE, _) => {
                 sessions.remove(&id);
+                self.ended.lock().push(id);
                 json_answer(200, &json!({}))
             }
             (&Method::GET, _) => {
