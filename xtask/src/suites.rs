@@ -26,6 +26,8 @@ enum Need {
     OciRuntimes,
     /// The definitions of Envoy Gateway and of the Gateway API.
     EnvoyDefinitions,
+    /// The official clients and servers of MCP and A2A.
+    ProtocolClients,
 }
 
 const SUITES: &[Suite] = &[
@@ -95,6 +97,12 @@ const SUITES: &[Suite] = &[
         needs: &[Need::Kubernetes, Need::EnvoyDefinitions],
     },
     Suite {
+        name: "protocols",
+        about: "the official clients and servers of MCP and A2A through two gateways",
+        runs: &[&["-p", "agentcube-router", "--features", "official-clients", "--test", "protocols"]],
+        needs: &[Need::ProtocolClients],
+    },
+    Suite {
         name: "durability",
         about: "kill -9 under load, 30 times",
         runs: &[&["-p", "agentcube-testkit", "--test", "durability"]],
@@ -158,6 +166,11 @@ pub(crate) fn run(settings: &Settings, only: Option<&str>) -> Result<bool> {
         && let Err(error) = setup::oci::run(settings)
     {
         summary.push(format!("SKIPPED: containers by some OCI runtimes: {error:#}"));
+    }
+    if needed(Need::ProtocolClients)
+        && let Err(error) = setup::protocols::run(settings)
+    {
+        summary.push(format!("SKIPPED: the official clients of MCP and A2A: {error:#}"));
     }
     let mut total = Counts::default();
     for suite in chosen {

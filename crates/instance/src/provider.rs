@@ -202,12 +202,14 @@ pub trait InstanceProvider: Send + Sync {
     /// Counts of a revision's instances, from memory.
     fn instance_statistics(&self, task: &TaskId, spec: &SpecId) -> InstanceStatistics;
 
-    /// The session that an alias stands for, from memory; where that has none, the API server is asked. The session may
-    /// have ended, so it is to be reserved as [`Which::Existing`] or [`Which::Intact`].
+    /// The session that an alias stands for, from memory; where that has none, the API server is asked, unless the
+    /// session with the key `own`, which would be meant then, is known to exist. The session may have ended, so it is to
+    /// be reserved as [`Which::Existing`] or [`Which::Intact`].
     fn resolve<'a>(
         &'a self,
         _task: &'a TaskId,
         _alias: &'a Alias,
+        _own: Option<&'a SessionKey>,
     ) -> BoxFuture<'a, Result<Option<Named>, ReserveError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
@@ -221,9 +223,10 @@ pub trait InstanceProvider: Send + Sync {
         Box::pin(std::future::ready(Err(NameError::Unsupported)))
     }
 
-    /// Ends a session before its time; where that fails it ends for being idle. To be called when no request of it is
-    /// in flight: its instance is then as good as new, if the Task lets it be used again.
-    fn end_session(&self, _session: SessionRef) -> BoxFuture<'static, ()> {
+    /// Ends a session before its time; where that fails it ends for being idle. Requests of it that are in flight are
+    /// waited for a little, here and, for as long as `rest`, elsewhere: without any its instance is as good as new, and
+    /// is used again if the Task lets it be.
+    fn end_session(&self, _session: SessionRef, _rest: Duration) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
 

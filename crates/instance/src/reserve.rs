@@ -33,6 +33,7 @@ use std::collections::HashSet;
 use std::fmt::{self, Debug, Formatter};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use agentcube_api::agentcube::task::InstanceStatistics;
 use agentcube_operator::cache::Cache;
@@ -223,8 +224,9 @@ impl InstanceProvider for Reserver {
         &'a self,
         task: &'a TaskId,
         alias: &'a Alias,
+        own: Option<&'a SessionKey>,
     ) -> BoxFuture<'a, Result<Option<Named>, ReserveError>> {
-        Box::pin(self.shared.resolve(task, alias))
+        Box::pin(self.shared.resolve(task, alias, own))
     }
 
     fn name_session<'a>(
@@ -235,9 +237,9 @@ impl InstanceProvider for Reserver {
         Box::pin(self.shared.name_session(in_use, aliases))
     }
 
-    fn end_session(&self, session: SessionRef) -> BoxFuture<'static, ()> {
+    fn end_session(&self, session: SessionRef, rest: Duration) -> BoxFuture<'static, ()> {
         let shared = self.shared.clone();
-        Box::pin(async move { shared.end_session(session).await })
+        Box::pin(async move { shared.end_session(session, rest).await })
     }
 
     fn seal_keys(&self, task: &TaskId) -> Option<SealKeys> {

@@ -29,6 +29,9 @@ const BODY_LIMIT: usize = 1 << 20;
 /// How much of all bodies together, in units of 1024 bytes.
 const ALL_BODIES: usize = 64 << 10;
 
+/// How long the streams of a session may take to end when its client has ended it.
+const COMPANY: Duration = Duration::from_millis(500);
+
 /// Room for bodies that are being read.
 pub(crate) fn room() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(ALL_BODIES))
@@ -118,16 +121,21 @@ async fn read(
     early: &mut Early,
 ) -> Result<Found, Refusal> {
     let name = &answer.instance.name;
+    let given_up = talk.patience().map(|patience| Instant::now() + patience);
     while !body.is_end_stream() {
         let now = Instant::now();
         let silence = answer.silence.map(|silence| now + silence);
-        let until = [answer.deadline, silence].into_iter().flatten().min();
+        let until = [answer.deadline, silence, given_up].into_iter().flatten().min();
         let until = until.unwrap_or(now + Duration::from_secs(365 * 86400));
         let frame = tokio::select! {
             frame = timeout_at(until, body.frame()) => frame,
             () = answer.in_use.revoked() => return Err(Refusal::revoked(name)),
         };
-        let frame = frame.map_err(|_| Refusal::too_slow(name, until - now))?;
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(_) if Some(until) == given_up => break,
+            Err(_) => return Err(Refusal::too_slow(name, until - now)),
+        };
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|error| Refusal::failed(name, &error.to_string()))?;
         answer.in_use.active();
@@ -149,16 +157,22 @@ async fn read(
 pub(crate) struct Ending {
     provider: Arc<dyn InstanceProvider>,
     session: Option<SessionRef>,
+    rest: Duration,
 }
 
 impl Ending {
     pub(crate) fn new(provider: Arc<dyn InstanceProvider>) -> Ending {
-        Ending { provider, session: None }
+        Ending { provider, session: None, rest: Duration::ZERO }
     }
 
     /// This session ends then; none does if there is none.
     pub(crate) fn set(&mut self, session: Option<SessionRef>) {
         self.session = session;
+    }
+
+    /// Others may be just about to hear that it is over: their streams end by themselves.
+    pub(crate) fn has_company(&mut self) {
+        self.rest = COMPANY;
     }
 }
 
@@ -167,7 +181,7 @@ impl Drop for Ending {
         let Some(session) = self.session.take() else { return };
         // Without a runtime everything ends anyway.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(self.provider.end_session(session));
+            runtime.spawn(self.provider.end_session(session, self.rest));
         }
     }
 }

@@ -12,9 +12,9 @@ use http::{HeaderMap, Method, StatusCode};
 use crate::extract::KeyError;
 use crate::owner;
 use crate::protocol::talk::Subject;
-use crate::protocol::{Ask, card};
+use crate::protocol::{Ask, Spoken, card};
 use crate::refusal::Refusal;
-use crate::route::{Route, SessionRule, Spoken, Table};
+use crate::route::{Route, SessionRule, Table};
 
 /// The most that path and headers of a request may measure, in bytes.
 pub const HEADER_LIMIT: usize = 64 << 10;
@@ -112,12 +112,12 @@ impl Plan {
 /// The key that the Task's own extractors find; where they find none, its protocol says how the session is found.
 fn session(route: &Route, asked: &Asked<'_>) -> Result<(Option<SessionKey>, Ask), Refusal> {
     let rest = route.rest(asked.path).unwrap_or("/");
+    if let (Spoken::A2a(_), Some(card)) = (&route.spoken, card::asked(asked.method, rest)) {
+        return Ok((None, Ask::Card(card)));
+    }
     let by_protocol = || Ask::read(&route.spoken, asked.method, rest, asked.query, asked.headers);
     match &route.session {
-        SessionRule::Oneshot => match card::asked(asked.method, rest) {
-            Some(card) if matches!(route.spoken, Spoken::A2a(_)) => Ok((None, Ask::Card(card))),
-            _ => Ok((None, Ask::Plain)),
-        },
+        SessionRule::Oneshot => Ok((None, Ask::Plain)),
         SessionRule::BySession(extractors) => match extractors.key(asked.headers, rest, asked.query) {
             Ok(key) => Ok((Some(key), Ask::Plain)),
             Err(KeyError::Missing { .. }) if route.spoken != Spoken::Http => Ok((None, by_protocol()?)),

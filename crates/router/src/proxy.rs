@@ -81,6 +81,12 @@ struct Arrived<'a> {
     identity: HeaderMap,
 }
 
+/// How the conversation goes on, and whether its session ends.
+struct Course {
+    ending: Ending,
+    talk: Talk,
+}
+
 /// An instance, and what is needed to talk to it.
 struct Target {
     instance: InstanceId,
@@ -182,7 +188,7 @@ impl Proxy {
             why = request.body_mut().broken() => return Err(Refusal::broken(&why)),
         };
         let arrived = Arrived { client, id, identity: admitted.identity };
-        self.exchange(ending, &plan, talk, arrived, request, lent, target).await
+        self.exchange(Course { ending, talk }, &plan, arrived, request, lent, target).await
     }
 
     /// The Task of a request, and who guards the way there.
@@ -236,14 +242,14 @@ impl Proxy {
 
     async fn exchange(
         &self,
-        mut ending: Ending,
+        course: Course,
         plan: &Plan,
-        mut talk: Talk,
         arrived: Arrived<'_>,
         mut request: Request<Received>,
         lent: Lent,
         target: Target,
     ) -> Result<Response<Passing>, Refusal> {
+        let Course { mut ending, mut talk } = course;
         let route = &*plan.route;
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
         let progress = Arc::new(Progress::default());
@@ -262,25 +268,40 @@ impl Proxy {
             let Some(upgrade) = upgrade else {
                 return Err(Refusal::failed(&target.instance.name, "it switched protocols unasked"));
             };
-            let instance = hyper::upgrade::on(&mut response);
-            let copying =
-                tunnel::run(upgrade, instance, target.in_use.clone(), silence, self.cut.child_token());
-            let slot = client.slot.clone();
-            self.tunnels.spawn(async move {
-                copying.await;
-                drop(slot);
-            });
+            self.carry(client, upgrade, &mut response, &target, silence);
         }
         tracing::debug!(port = client.port, task = %route.task, instance = %target.instance.name, "passed on");
         let deadline = route.limits.request.filter(|_| !is_stream(&response));
         let deadline = deadline.map(|limit| progress.ended().unwrap_or_else(Instant::now) + limit);
+        let first = talk.is_first();
         let (instance, in_use) = (&target.instance, &*target.in_use);
         let answer = Answer { instance, in_use, deadline, silence };
         let early = converse::learn(&*self.provider, plan, &mut talk, &mut response, answer).await?;
         ending.set(target.in_use.session().filter(|_| talk.ends()));
+        if !first {
+            ending.has_company();
+        }
         let limits = watch::Limits { silence, deadline };
         let watch = |in_use| Watch::start(in_use, limits, client.cut.clone());
         Ok(response.map(|body| Passing::new(body, early, lent, target.in_use, Some(ending), watch)))
+    }
+
+    /// Carries an upgraded connection until its end.
+    fn carry(
+        &self,
+        client: &Client,
+        upgrade: hyper::upgrade::OnUpgrade,
+        response: &mut Response<Incoming>,
+        target: &Target,
+        silence: Option<Duration>,
+    ) {
+        let instance = hyper::upgrade::on(response);
+        let copying = tunnel::run(upgrade, instance, target.in_use.clone(), silence, self.cut.child_token());
+        let slot = client.slot.clone();
+        self.tunnels.spawn(async move {
+            copying.await;
+            drop(slot);
+        });
     }
 
     /// Sends a request, and once more on a new connection if a kept one turned out to be closed: when it was not sent

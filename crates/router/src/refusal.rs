@@ -24,10 +24,17 @@ pub struct Refusal {
     pub headers: HeaderMap,
     /// For the log only: it may name things that are none of the client's business.
     pub detail: Option<String>,
-    /// The body of the answer, where a protocol has its own words.
-    pub(crate) words: Option<serde_json::Value>,
+    /// What a protocol has of its own.
+    pub(crate) special: Box<Special>,
+}
+
+/// What only some protocols say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Special {
+    /// The body of the answer.
+    words: Option<serde_json::Value>,
     /// The methods that would have been allowed.
-    pub(crate) allowed: Option<&'static str>,
+    allowed: Option<&'static str>,
 }
 
 impl Refusal {
@@ -39,14 +46,13 @@ impl Refusal {
             retry_after: None,
             headers: HeaderMap::new(),
             detail: None,
-            words: None,
-            allowed: None,
+            special: Box::default(),
         }
     }
 
     /// The same in the words of a protocol.
     pub(crate) fn in_words(mut self, words: serde_json::Value) -> Refusal {
-        self.words = Some(words);
+        self.special.words = Some(words);
         self
     }
 
@@ -56,7 +62,7 @@ impl Refusal {
     }
 
     pub(crate) fn allowing(mut self, methods: &'static str) -> Refusal {
-        self.allowed = Some(methods);
+        self.special.allowed = Some(methods);
         self
     }
 
@@ -145,7 +151,7 @@ impl Refusal {
 
     /// The body of the answer, as JSON.
     pub fn body(&self, request_id: &HeaderValue) -> String {
-        if let Some(words) = &self.words {
+        if let Some(words) = &self.special.words {
             return words.to_string();
         }
         let mut error = json!({ "code": self.code, "message": self.message });
@@ -165,7 +171,7 @@ impl Refusal {
         if let Some(seconds) = self.retry_seconds() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(methods) = self.allowed {
+        if let Some(methods) = self.special.allowed {
             headers.insert(ALLOW, HeaderValue::from_static(methods));
         }
         headers.extend(self.headers.clone());

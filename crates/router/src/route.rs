@@ -2,19 +2,18 @@
 //! changes by one gateway or one Task at a time.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::agentcube::request::RequestHandlingSpec;
-use agentcube_api::agentcube::routing::{Protocol, RoutePolicy, RoutingSpec, SessionIds};
+use agentcube_api::agentcube::routing::{Protocol, RoutePolicy};
 use agentcube_api::{GoDuration, Task};
 use agentcube_instance::TaskId;
 use kube::ResourceExt;
-use serde_json::Value;
 
 use crate::extract::{self, Extractors};
-use crate::protocol::mcp;
+use crate::protocol::Spoken;
 
 /// How long a connection to an instance may take when the Task does not say.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -120,33 +119,6 @@ pub enum SessionRule {
     Oneshot,
     /// The instance of the session, whose key is found by these.
     BySession(Extractors),
-}
-
-/// A protocol that the router knows, and what the Task says of it.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Spoken {
-    Http,
-    Mcp(mcp::Rule),
-    /// With the agent card that the Task gives.
-    A2a(Option<Arc<BTreeMap<String, Value>>>),
-}
-
-impl Spoken {
-    fn read(routing: &RoutingSpec) -> Spoken {
-        match routing.protocol {
-            Protocol::Http => Spoken::Http,
-            Protocol::Mcp => {
-                let spec = routing.mcp.clone().unwrap_or_default();
-                let param = spec.session_param.map(|name| format!("mcp-param-{name}").to_ascii_lowercase());
-                let param = param.and_then(|name| name.parse().ok());
-                Spoken::Mcp(mcp::Rule { param, sealed: spec.session_ids == SessionIds::Sealed })
-            }
-            Protocol::A2a => {
-                let card = routing.a2a.as_ref().and_then(|spec| spec.agent_card.clone());
-                Spoken::A2a(card.map(Arc::new))
-            }
-        }
-    }
 }
 
 /// How long things may take; none is without limit.
@@ -587,7 +559,7 @@ mod tests {
         assert_eq!(route.unsupported, None);
         let param = Some(http::HeaderName::from_static("mcp-param-room"));
         object["spec"]["routing"]["mcp"] = json!({ "sessionParam": "Room", "sessionIds": "Sealed" });
-        assert_eq!(read(&object).spoken, Spoken::Mcp(mcp::Rule { param, sealed: true }));
+        assert_eq!(read(&object).spoken, Spoken::Mcp(crate::protocol::mcp::Rule { param, sealed: true }));
         object["spec"]["routing"]["protocol"] = json!("HTTP");
         assert!(read(&object).unsupported.unwrap().contains("extractors"));
         object["spec"]["routing"] = json!({ "routePolicy": "Oneshot" });

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::identity::InstanceId;
+use crate::provider::Which;
 use crate::record::{Hold, Instance, Life, Session};
 use crate::timing::Timing;
 
@@ -214,6 +215,27 @@ fn leave_to_binder(situation: &Situation<'_>, since: Duration, fresh: bool) -> S
 /// Whether so much time has passed since my write to the Lease that somebody may have taken over.
 fn late(situation: &Situation<'_>) -> bool {
     situation.sent.is_none_or(|sent| situation.now.saturating_sub(sent) >= situation.timing.prompt())
+}
+
+/// Whether the session that a request may have does not exist, by what the server says: the next step would begin one, or
+/// do without the instance that it has.
+pub fn is_missing(which: &Which, session: Option<&Session>, step: &Step) -> bool {
+    if *which == Which::OrNew {
+        return false;
+    }
+    let Some(session) = session else { return true };
+    let other = which.lease().is_some_and(|lease| *session.uid != *lease);
+    let replaced = matches!(
+        step,
+        Step::Ask
+            | Step::Create { .. }
+            | Step::Point { .. }
+            | Step::Claim { .. }
+            | Step::DeleteInstance
+            | Step::Wait { why: Why::OldInstance, .. }
+    );
+    let lost = session.holder.is_none() || replaced;
+    session.ending || other || (lost && matches!(which, Which::Intact { .. }))
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ impl Binder {
             let known = self.known();
             self.refresh_candidate();
             let step = self.decide(&known);
-            if self.finds_none(&known, &step) {
+            if !self.unsure && bind::is_missing(&self.binding.which, known.session(), &step) {
                 return Outcome::Failed(ReserveError::NoSuchSession);
             }
             if self.binding.cancel.is_cancelled() {
@@ -199,27 +199,6 @@ impl Binder {
         let sent = known.entry.as_ref().and_then(|entry| entry.sent);
         let me = &self.shared.binder;
         bind::decide(&Situation { me, now, timing, lease, holder, candidate, sent, took: self.took })
-    }
-
-    /// Whether the session that is wanted does not exist: the step would begin one, or do without its instance.
-    fn finds_none(&self, known: &Knowledge, step: &Step) -> bool {
-        let which = &self.binding.which;
-        if self.unsure || *which == Which::OrNew {
-            return false;
-        }
-        let Some(session) = known.session() else { return true };
-        let other = which.lease().is_some_and(|lease| *session.uid != *lease);
-        let lost = matches!(
-            step,
-            Step::Ask
-                | Step::Create { .. }
-                | Step::Point { .. }
-                | Step::Claim { .. }
-                | Step::DeleteInstance
-                | Step::Wait { why: Why::OldInstance, .. }
-        );
-        let waits = session.holder.is_none();
-        session.ending || other || (matches!(which, Which::Intact { .. }) && (lost || waits))
     }
 
     /// Whether a step only brings to an end what cannot be taken back: the Lease names an instance already.

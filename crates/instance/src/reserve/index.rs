@@ -60,7 +60,7 @@ pub(super) struct Entry {
     /// When the write that made this version was sent, if it was ours and no later one of ours may be under way.
     pub(super) sent: Option<Duration>,
     /// What this router's requests do with the session, if any came.
-    usage: Option<Arc<Use>>,
+    pub(super) usage: Option<Arc<Use>>,
 }
 
 /// How a piece of news came.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::activity::Subject;
-use super::index::{SessionId, Source};
+use super::index::{Kept, SessionId, Source};
 use super::writes::{Deleted, Failure};
 use super::{InUse, Shared};
 use crate::alias::{self, Alias, AliasId, NameError, Named, Record};
-use crate::identity::TaskId;
+use crate::identity::{SessionKey, TaskId};
 use crate::provider::ReserveError;
 use crate::record::{LeaseHash, Session};
 
@@ -18,6 +18,9 @@ pub(super) const READS: usize = 32;
 const FIRST_REST: Duration = Duration::from_millis(20);
 /// How often a write is tried whose answer was lost or which met something old.
 const ATTEMPTS: u32 = 6;
+
+/// How often it is looked whether requests of a session that ends are over.
+const LOOKS: u32 = 50;
 
 /// A session that there was when this was made; to end it.
 #[derive(Clone, Debug)]
@@ -28,7 +31,12 @@ pub struct SessionRef {
 
 impl Shared {
     /// The session that an alias stands for.
-    pub(super) async fn resolve(&self, task: &TaskId, alias: &Alias) -> Result<Option<Named>, ReserveError> {
+    pub(super) async fn resolve(
+        &self,
+        task: &TaskId,
+        alias: &Alias,
+        own: Option<&SessionKey>,
+    ) -> Result<Option<Named>, ReserveError> {
         tokio::select! {
             () = self.known() => {}
             () = self.stopping.cancelled() => return Err(ReserveError::ShuttingDown),
@@ -36,8 +44,13 @@ impl Shared {
         let view = self.tasks.get(task).ok_or(ReserveError::NoSuchTask)?;
         let id = AliasId::of(task, alias);
         let of_task = |record: Record| (record.task_uid == task.uid).then_some(record.named);
-        if let Some(record) = self.aliases.get(&id) {
-            return Ok(of_task(record));
+        // A name of a session that is over may be another's by now.
+        let held = self.aliases.get(&id).and_then(of_task);
+        if let Some(named) = held.filter(|named| self.has_session(task, &named.key, Some(&named.lease))) {
+            return Ok(Some(named));
+        }
+        if own.is_some_and(|own| self.has_session(task, own, None)) {
+            return Ok(None);
         }
         let begun = self.clock.now();
         let asking = async {
@@ -59,6 +72,13 @@ impl Shared {
             found = asking => found,
             () = self.stopping.cancelled() => Err(ReserveError::ShuttingDown),
         }
+    }
+
+    /// Whether memory has the session of this key, with this Lease if one is named.
+    fn has_session(&self, task: &TaskId, key: &SessionKey, lease: Option<&str>) -> bool {
+        let entry = self.index.session(&SessionId::of(task, key));
+        matches!(entry.map(|entry| entry.kept), Some(Kept::Session(session))
+            if !session.ending && lease.is_none_or(|lease| *session.uid == *lease))
     }
 
     /// What the server says of an alias; nothing if there is none, or it is spoilt.
@@ -139,8 +159,19 @@ impl Shared {
     }
 
     /// Ends a session: its Lease goes, and whoever looks after instances takes the rest from there.
-    pub(super) async fn end_session(&self, session: SessionRef) {
+    pub(super) async fn end_session(&self, session: SessionRef, rest: Duration) {
         let SessionRef { id, lease } = session;
+        tokio::time::sleep(rest).await;
+        let in_flight = || {
+            let usage = self.index.session(&id).and_then(|entry| entry.usage);
+            usage.is_some_and(|usage| usage.lease.as_ref() == Some(&lease) && usage.is_in_flight())
+        };
+        for _ in 0..LOOKS {
+            if !in_flight() {
+                break;
+            }
+            tokio::time::sleep(FIRST_REST).await;
+        }
         let mut rest = FIRST_REST;
         for _ in 0..ATTEMPTS {
             match self.writes.end_session(&id.namespace, &id.hash, &lease).await {

@@ -1,5 +1,7 @@
 //! Sessions that have to exist already, and the other names by which they are found.
 
+use std::time::Duration;
+
 use agentcube_api::labels;
 use agentcube_instance::TaskId;
 use agentcube_instance::alias::{Alias, NameError};
@@ -123,7 +125,7 @@ async fn an_alias_leads_every_router_to_the_session() {
     one.reserver.name_session(&begun.in_use, vec![alias("t-1"), alias("t-2")]).await.unwrap();
     let session = world.session(&task, "user-1").await.unwrap();
     for router in [&other, &one] {
-        let named = router.reserver.resolve(&task, &alias("t-1")).await.unwrap().unwrap();
+        let named = router.reserver.resolve(&task, &alias("t-1"), None).await.unwrap().unwrap();
         assert_eq!((named.key.as_str(), Some(&*named.lease)), ("user-1", session.uid().as_deref()));
         let which = Which::Intact { lease: Some(named.lease) };
         let found = reserve(router, &task, named.key.as_str(), which).await.unwrap();
@@ -131,7 +133,7 @@ async fn an_alias_leads_every_router_to_the_session() {
     }
     one.traffic.take();
     one.reserver.name_session(&begun.in_use, vec![alias("t-1")]).await.unwrap();
-    assert!(one.reserver.resolve(&task, &alias("t-2")).await.unwrap().is_some());
+    assert!(one.reserver.resolve(&task, &alias("t-2"), None).await.unwrap().is_some());
     assert_eq!(one.traffic.take(), [""; 0], "what is known costs nothing");
     let leases = aliases(&world).await;
     assert_eq!(leases.len(), 2);
@@ -141,11 +143,16 @@ async fn an_alias_leads_every_router_to_the_session() {
     let foreign = Alias { subject: Some("eve".into()), ..alias("t-1") };
     let kind = Alias { space: "context", ..alias("t-1") };
     for unknown in [foreign, kind, alias("t-3")] {
-        assert_eq!(one.reserver.resolve(&task, &unknown).await, Ok(None));
+        assert_eq!(one.reserver.resolve(&task, &unknown, None).await, Ok(None));
         assert_eq!(one.traffic.take(), ["GET leases"]);
     }
+    // A session of the client's own choice that is known needs no further question.
+    let own = key("user-1");
+    assert_eq!(one.reserver.resolve(&task, &alias("t-3"), Some(&own)).await, Ok(None));
+    assert_eq!(one.traffic.take(), [""; 0]);
+    assert!(one.reserver.resolve(&task, &alias("t-2"), Some(&own)).await.unwrap().is_some());
     let twin = world.task("twin", json!({})).await;
-    assert_eq!(one.reserver.resolve(&twin, &alias("t-1")).await.ok().flatten(), None);
+    assert_eq!(one.reserver.resolve(&twin, &alias("t-1"), None).await.ok().flatten(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,7 +171,7 @@ async fn a_crash_leaves_a_session_without_names_or_with_good_ones() {
         }
         let mut found = 0;
         for text in ["t-1", "t-2"] {
-            if let Some(named) = other.reserver.resolve(&task, &alias(text)).await.unwrap() {
+            if let Some(named) = other.reserver.resolve(&task, &alias(text), None).await.unwrap() {
                 found += 1;
                 let which = Which::Intact { lease: Some(named.lease) };
                 let reserved = reserve(&other, &task, named.key.as_str(), which).await.unwrap();
@@ -182,7 +189,7 @@ async fn the_alias_of_a_dead_session_leads_nowhere_and_goes() {
     let router = world.router("a").await;
     let begun = router.reserve(&task, "user-1").await.unwrap();
     router.reserver.name_session(&begun.in_use, vec![alias("t-1")]).await.unwrap();
-    let named = router.reserver.resolve(&task, &alias("t-1")).await.unwrap().unwrap();
+    let named = router.reserver.resolve(&task, &alias("t-1"), None).await.unwrap().unwrap();
     let name = lease_name(&task.uid, &key("user-1"));
     world.leases().delete(&name, &DeleteParams::default()).await.unwrap();
     for which in [Which::Intact { lease: Some(named.lease.clone()) }, existing()] {
@@ -202,7 +209,7 @@ async fn the_alias_of_a_dead_session_leads_nowhere_and_goes() {
     assert_eq!(refused.unwrap_err(), ReserveError::NoSuchSession);
     until("the alias is gone", async || aliases(&world).await.is_empty().then_some(())).await;
     until("the router knows", async || {
-        router.reserver.resolve(&task, &alias("t-1")).await.unwrap().is_none().then_some(())
+        router.reserver.resolve(&task, &alias("t-1"), None).await.unwrap().is_none().then_some(())
     })
     .await;
 }
@@ -223,14 +230,14 @@ async fn a_name_has_one_session() {
         (Err(NameError::Taken(_)), Ok(())) => ("user-2", (&one, &first)),
         both => panic!("one of them has it: {both:?}"),
     };
-    let named = one.reserver.resolve(&task, &alias("t-1")).await.unwrap().unwrap();
+    let named = one.reserver.resolve(&task, &alias("t-1"), None).await.unwrap().unwrap();
     assert_eq!(named.key.as_str(), winner);
     // When its session is gone the name is free, however soon.
     remove_session(&world, &task, winner).await;
     let (router, request) = loser;
     router.reserver.name_session(&request.in_use, vec![alias("t-1")]).await.unwrap();
     until("both know", async || {
-        let named = one.reserver.resolve(&task, &alias("t-1")).await.unwrap();
+        let named = one.reserver.resolve(&task, &alias("t-1"), None).await.unwrap();
         named.filter(|named| named.key.as_str() != winner)
     })
     .await;
@@ -260,7 +267,7 @@ async fn a_spoilt_alias_leads_nowhere() {
         let patch = Patch::Merge(json!({ "metadata": spoil }));
         world.leases().patch(&lease.name_any(), &PatchParams::default(), &patch).await.unwrap();
         until("it names nothing", async || {
-            let named = router.reserver.resolve(&task, &name).await.unwrap();
+            let named = router.reserver.resolve(&task, &name, None).await.unwrap();
             named.is_none().then_some(())
         })
         .await;
@@ -278,7 +285,7 @@ async fn a_session_is_ended_by_who_knows_that_it_is_over() {
     let begun = one.reserve(&task, "user-1").await.unwrap();
     let session = begun.in_use.session().unwrap();
     drop(begun);
-    one.reserver.end_session(session.clone()).await;
+    one.reserver.end_session(session.clone(), Duration::ZERO).await;
     assert!(!one.hits(&task, "user-1"));
     let lease = world.session(&task, "user-1").await.unwrap();
     assert!(lease.metadata.deletion_timestamp.is_some());
@@ -288,7 +295,7 @@ async fn a_session_is_ended_by_who_knows_that_it_is_over() {
     let patch = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
     world.leases().patch(&lease.name_any(), &PatchParams::default(), &patch).await.unwrap();
     let next = until("the key is free", async || one.reserve(&task, "user-1").await.ok()).await;
-    one.reserver.end_session(session).await;
+    one.reserver.end_session(session, Duration::ZERO).await;
     assert!(world.session(&task, "user-1").await.unwrap().metadata.deletion_timestamp.is_none());
     assert!(next.in_use.session().is_some());
 }

@@ -71,20 +71,39 @@ const RPC: [&str; 11] = [
     "params.contextId",
     "params.context_id",
 ];
-const MESSAGE: [&str; 4] = ["message.taskId", "message.task_id", "message.contextId", "message.context_id"];
+/// By REST of 0.3 the official client says `request` and writes names as protobuf has them.
+const MESSAGE: [&str; 8] = [
+    "message.taskId",
+    "message.task_id",
+    "request.taskId",
+    "request.task_id",
+    "message.contextId",
+    "message.context_id",
+    "request.contextId",
+    "request.context_id",
+];
 
 /// What is looked for in an answer: ids of tasks and ids of contexts, of REST first, then of JSON-RPC.
-const ANSWER: [&str; 21] = [
+const ANSWER: [&str; 30] = [
     "task.id",
     "message.taskId",
+    "message.task_id",
     "msg.taskId",
+    "msg.task_id",
     "statusUpdate.taskId",
+    "status_update.task_id",
     "artifactUpdate.taskId",
+    "artifact_update.task_id",
     "task.contextId",
+    "task.context_id",
     "message.contextId",
+    "message.context_id",
     "msg.contextId",
+    "msg.context_id",
     "statusUpdate.contextId",
+    "status_update.context_id",
     "artifactUpdate.contextId",
+    "artifact_update.context_id",
     "result.task.id",
     "result.message.taskId",
     "result.statusUpdate.taskId",
@@ -98,10 +117,10 @@ const ANSWER: [&str; 21] = [
     "result.artifactUpdate.contextId",
     "result.contextId",
 ];
-const REST_TASKS: Range<usize> = 0..5;
-const REST_CONTEXTS: Range<usize> = 5..10;
-const RPC_TASKS: Range<usize> = 10..16;
-const RPC_CONTEXTS: Range<usize> = 16..21;
+const REST_TASKS: Range<usize> = 0..9;
+const REST_CONTEXTS: Range<usize> = 9..19;
+const RPC_TASKS: Range<usize> = 19..25;
+const RPC_CONTEXTS: Range<usize> = 25..30;
 
 static RPC_SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape::new(&RPC));
 static MESSAGE_SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape::new(&MESSAGE));
@@ -180,7 +199,7 @@ pub fn call(ask: Ask, found: &Found) -> Result<Call, Refusal> {
         Ask::Rest(call) => Ok(call),
         Ask::RestMessage => {
             let reply = Reply::Rest;
-            let (task, context) = (id(found, &[0, 1], &reply)?, id(found, &[2, 3], &reply)?);
+            let (task, context) = (id(found, &[0, 1, 2, 3], &reply)?, id(found, &[4, 5, 6, 7], &reply)?);
             Ok(Call { about: About::Message { task, context }, reply })
         }
         Ask::Rpc => rpc(found),
@@ -260,8 +279,9 @@ pub fn ids<'a>(reply: &Reply, found: &'a Found) -> (Option<&'a str>, Option<&'a 
 
 /// Whether all that an answer can tell has been read: a task with its context.
 pub fn is_enough(has: impl Fn(usize) -> bool) -> bool {
-    let both = |tasks: Range<usize>, contexts: Range<usize>| has(tasks.start) && has(contexts.start);
-    both(REST_TASKS, REST_CONTEXTS) || both(RPC_TASKS, RPC_CONTEXTS)
+    let task = |tasks: Range<usize>, context: usize| has(tasks.start) && has(context);
+    let (first, snake) = (REST_CONTEXTS.start, REST_CONTEXTS.start + 1);
+    task(REST_TASKS, first) || task(REST_TASKS, snake) || task(RPC_TASKS, RPC_CONTEXTS.start)
 }
 
 /// What can be wrong, as the protocol numbers it.

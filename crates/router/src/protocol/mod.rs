@@ -10,10 +10,41 @@ pub mod mcp;
 pub mod seal;
 pub mod talk;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use agentcube_api::agentcube::routing::{Protocol, RoutingSpec, SessionIds};
 use http::{HeaderMap, Method};
+use serde_json::Value;
 
 use crate::refusal::Refusal;
-use crate::route::Spoken;
+
+/// A protocol that the router knows, and what the Task says of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Spoken {
+    Http,
+    Mcp(mcp::Rule),
+    /// With the agent card that the Task gives.
+    A2a(Option<Arc<BTreeMap<String, Value>>>),
+}
+
+impl Spoken {
+    pub(crate) fn read(routing: &RoutingSpec) -> Spoken {
+        match routing.protocol {
+            Protocol::Http => Spoken::Http,
+            Protocol::Mcp => {
+                let spec = routing.mcp.clone().unwrap_or_default();
+                let param = spec.session_param.map(|name| format!("mcp-param-{name}").to_ascii_lowercase());
+                let param = param.and_then(|name| name.parse().ok());
+                Spoken::Mcp(mcp::Rule { param, sealed: spec.session_ids == SessionIds::Sealed })
+            }
+            Protocol::A2a => {
+                let card = routing.a2a.as_ref().and_then(|spec| spec.agent_card.clone());
+                Spoken::A2a(card.map(Arc::new))
+            }
+        }
+    }
+}
 
 /// How a request finds its session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +69,7 @@ impl Ask {
         match spoken {
             Spoken::Http => Ok(Ask::Plain),
             Spoken::Mcp(rule) => mcp::ask(rule, method, headers).map(Ask::Mcp),
-            Spoken::A2a(_) => match card::asked(method, path) {
-                Some(card) => Ok(Ask::Card(card)),
-                None => a2a::ask(method, path, query, headers).map(Ask::A2a),
-            },
+            Spoken::A2a(_) => a2a::ask(method, path, query, headers).map(Ask::A2a),
         }
     }
 

@@ -2,6 +2,7 @@
 //! to be found again. That is written down before the client hears of it. Asks whoever gives instances; knows no sockets.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agentcube_instance::SessionKey;
 use agentcube_instance::alias::Alias;
@@ -12,15 +13,17 @@ use http::{HeaderMap, StatusCode};
 use super::a2a::{self, About, Reply};
 use super::answer::Learner;
 use super::json::Found;
-use super::{Ask, card, mcp, seal};
+use super::{Ask, Spoken, card, mcp, seal};
 use crate::decide::{Decision, Plan};
 use crate::refusal::Refusal;
-use crate::route::Spoken;
 
 const MCP_SESSION: &str = "mcp-session";
 const MCP_TASK: &str = "mcp-task";
 const A2A_TASK: &str = "a2a-task";
 const A2A_CONTEXT: &str = "a2a-context";
+
+/// How long the answer to a call that may make a task is held back.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How an exchange goes on.
 #[derive(Debug, Default)]
@@ -151,7 +154,9 @@ async fn of_mcp(
         }
         mcp::Ask::Modern { task: Some(task), param, .. } => {
             let missing = Some(mcp::no_task());
-            if let Some(named) = provider.resolve(&plan.wanted.task, &alias(plan, MCP_TASK, &task)).await? {
+            if let Some(named) =
+                provider.resolve(&plan.wanted.task, &alias(plan, MCP_TASK, &task), None).await?
+            {
                 want(plan, named.key, Which::Intact { lease: Some(named.lease) });
                 return Ok(Talk { missing, ..Talk::default() });
             }
@@ -191,7 +196,7 @@ async fn of_mcp_session(
     let missing = Some(mcp::no_session());
     let task = &plan.wanted.task;
     if !is_sealed(plan) {
-        let named = provider.resolve(task, &alias(plan, MCP_SESSION, &id)).await?;
+        let named = provider.resolve(task, &alias(plan, MCP_SESSION, &id), None).await?;
         let named = named.ok_or_else(mcp::no_session)?;
         want(plan, named.key, Which::Intact { lease: Some(named.lease) });
         return Ok(Talk { missing, named: true, ..Talk::default() });
@@ -219,7 +224,7 @@ async fn of_a2a(provider: &dyn InstanceProvider, plan: &mut Plan, call: a2a::Cal
     let about_task = if matches!(about, About::Task(_)) { Learns::Nothing } else { learns(None) };
     match about {
         About::Task(task) | About::Message { task: Some(task), .. } => {
-            let named = provider.resolve(task_id, &alias(plan, A2A_TASK, &task)).await?;
+            let named = provider.resolve(task_id, &alias(plan, A2A_TASK, &task), None).await?;
             let named = named.ok_or_else(|| a2a::no_task(&reply))?;
             want(plan, named.key, Which::Intact { lease: Some(named.lease) });
             let missing = Some(a2a::no_task(&reply));
@@ -227,7 +232,7 @@ async fn of_a2a(provider: &dyn InstanceProvider, plan: &mut Plan, call: a2a::Cal
         }
         About::Message { task: None, context: Some(context) } => {
             let own = key(plan, "context", &context)?;
-            match provider.resolve(task_id, &alias(plan, A2A_CONTEXT, &context)).await? {
+            match provider.resolve(task_id, &alias(plan, A2A_CONTEXT, &context), Some(&own)).await? {
                 // What was minted and is over may be begun anew by the client's word.
                 Some(named) => {
                     want(plan, named.key, Which::Existing { lease: Some(named.lease) });
@@ -247,7 +252,7 @@ async fn of_a2a(provider: &dyn InstanceProvider, plan: &mut Plan, call: a2a::Cal
         About::Tasks { context } => {
             let own = key(plan, "context", &context)?;
             let missing = Some(a2a::no_tasks(&reply));
-            match provider.resolve(task_id, &alias(plan, A2A_CONTEXT, &context)).await? {
+            match provider.resolve(task_id, &alias(plan, A2A_CONTEXT, &context), Some(&own)).await? {
                 Some(named) => want(plan, named.key, Which::Existing { lease: Some(named.lease) }),
                 None => want(plan, own, Which::Existing { lease: None }),
             }
@@ -286,7 +291,8 @@ impl Talk {
         headers: &mut HeaderMap,
     ) -> Result<Head, Refusal> {
         if self.ends == Ends::Granted {
-            self.ends = if status.is_success() { Ends::Always } else { Ends::Never };
+            let over = status.is_success() || status == StatusCode::NOT_FOUND;
+            self.ends = if over { Ends::Always } else { Ends::Never };
         }
         let minted = headers.get(mcp::SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
         match &self.learns {
@@ -329,6 +335,12 @@ impl Talk {
         headers.insert(mcp::SESSION, header);
         self.named = true;
         Ok(Head::Pass)
+    }
+
+    /// How long the first event of a stream is waited for; without a limit where it has to come. A call that takes its
+    /// time keeps its client waiting, and makes no task as a rule.
+    pub fn patience(&self) -> Option<Duration> {
+        matches!(self.learns, Learns::Task).then_some(PATIENCE)
     }
 
     /// Whether the answer has been read far enough.

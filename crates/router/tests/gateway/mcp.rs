@@ -21,6 +21,8 @@ struct Server {
     name: String,
     /// How many calls each session has made.
     sessions: Mutex<HashMap<String, usize>>,
+    /// Sessions that their clients ended here.
+    ended: Mutex<Vec<String>>,
     tasks: Mutex<Vec<String>>,
     minted: AtomicUsize,
 }
@@ -61,6 +63,9 @@ impl Server {
         let id = header("mcp-session-id").unwrap_or_default();
         let mut sessions = self.sessions.lock();
         let Some(count) = sessions.get_mut(&id) else {
+            if self.ended.lock().contains(&id) {
+                return json_answer(404, &json!({ "ended": id }));
+            }
             STRAY.fetch_add(1, Ordering::SeqCst);
             return json_answer(404, &json!({ "stray": id }));
         };
@@ -69,6 +74,7 @@ impl Server {
         match (&head.method, &message["params"]["name"]) {
             (&Method::DELETE, _) => {
                 sessions.remove(&id);
+                self.ended.lock().push(id);
                 json_answer(200, &json!({}))
             }
             (&Method::GET, _) => {
@@ -98,6 +104,8 @@ impl Server {
                 }
                 result(json!({ "at": self.name }))
             }
+            // Silent for long: only a ping says that it lives.
+            "tools/call" if message["params"]["silent"] == true => events(vec![": ping\n\n".into()], true),
             "tools/call" if message["params"]["task"] == true => {
                 let id = format!("task-{:p}-{}", self, self.minted.fetch_add(1, Ordering::SeqCst));
                 self.tasks.lock().push(id.clone());
@@ -281,6 +289,10 @@ async fn without_sessions_requests_go_by_what_they_are_about() {
         let got = world.send(replica, modern("tasks/get").header("mcp-name", &*task), &get).await;
         assert_eq!(got.json()["result"]["at"], made.json()["result"]["at"]);
     }
+    // Who is silent for long is not held back for a task that may never come.
+    let silent = message("tools/call", json!({ "silent": true }));
+    let silent = world.stream(1, modern("tools/call").header("mcp-param-room", "r2"), &silent, 1).await;
+    assert_eq!(silent, [": ping"]);
     let unknown = world.send(1, modern("tasks/get").header("mcp-name", "nobody"), &get).await;
     assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (400, &json!(-32602)));
     assert_eq!(world.send(1, modern("x").method(Method::GET), "").await.status, 405);

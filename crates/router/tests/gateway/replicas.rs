@@ -48,14 +48,26 @@ pub(crate) type Agent = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Answ
 /// The world of a test.
 pub(crate) struct World {
     pub(crate) client: Client,
-    ports: [u16; 2],
+    pub(crate) ports: [u16; 2],
     instances: Arc<Instances>,
     _stop: DropGuard,
     _server: Server,
 }
 
+/// What runs in an instance.
+// Programs are for the suite with the official clients, which shares this file.
+#[allow(dead_code)]
+pub(crate) enum Runs {
+    Agent(Agent),
+    /// A program, which listens at the address that it was told.
+    Program(tokio::process::Command),
+}
+
+/// Makes an instance, given its name and address.
+type Make = dyn Fn(&str, SocketAddr) -> Runs + Send + Sync;
+
 struct Instances {
-    make: Box<dyn Fn(&str) -> Agent + Send + Sync>,
+    make: Box<Make>,
     port: u16,
     next: AtomicU8,
     running: Mutex<HashMap<String, CancellationToken>>,
@@ -106,6 +118,11 @@ impl Got {
 impl World {
     /// With agents made by `make`, which is told the name of each instance.
     pub(crate) async fn new(make: impl Fn(&str) -> Agent + Send + Sync + 'static) -> World {
+        World::with(move |name, _| Runs::Agent(make(name))).await
+    }
+
+    /// With instances made by `make`, which is told the name and the address of each.
+    pub(crate) async fn with(make: impl Fn(&str, SocketAddr) -> Runs + Send + Sync + 'static) -> World {
         let server = Server::builder().memory().embed().await.expect("a server in memory starts");
         let client = Client::new(server.front(), "default");
         install(&client).await;
@@ -337,10 +354,28 @@ async fn tend(pods: &Api<Pod>, pod: &Pod, instances: &Arc<Instances>) {
     instances.running.lock().insert(uid, end.clone());
     instances.started.fetch_add(1, Ordering::SeqCst);
     let ip = Ipv4Addr::new(127, 0, 0, instances.next.fetch_add(1, Ordering::SeqCst));
-    serve(SocketAddr::from((ip, instances.port)), (instances.make)(&pod.name_any()), end).await;
+    let address = SocketAddr::from((ip, instances.port));
+    match (instances.make)(&pod.name_any(), address) {
+        Runs::Agent(agent) => serve(address, agent, end).await,
+        Runs::Program(program) => run(address, program, end).await,
+    }
     let status = json!({ "status": { "phase": "Running", "podIP": ip.to_string(),
         "conditions": [{ "type": "Ready", "status": "True" }] } });
     let _gone = pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await;
+}
+
+/// Runs a program until the end; comes back when it listens.
+async fn run(address: SocketAddr, mut program: tokio::process::Command, end: CancellationToken) {
+    let mut child = program.kill_on_drop(true).spawn().unwrap();
+    tokio::spawn(async move {
+        tokio::select! {
+            status = child.wait() => eprintln!("a program of an instance has ended: {status:?}"),
+            () = end.cancelled() => drop(child.kill().await),
+        }
+    });
+    while TcpStream::connect(address).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Serves until the end, which cuts every connection.

@@ -401,3 +401,28 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn who_wants_no_new_session_gets_none() {
+    let (of, intact) = (|lease: &str| Some(lease.into()), |lease| Which::Intact { lease });
+    let existing = |lease| Which::Existing { lease };
+    let replaced = Step::Claim { lost: true };
+    let waiting = Session { holder: None, ..session() };
+    let ending = Session { ending: true, ..session() };
+    for (which, session, step, missing) in [
+        (Which::OrNew, None, &Step::Ask, false),
+        (existing(None), None, &Step::Ask, true),
+        (existing(of("l1")), Some(session()), &replaced, false),
+        (existing(of("l2")), Some(session()), &Step::Serve, true),
+        (existing(None), Some(ending), &Step::Serve, true),
+        (existing(None), Some(waiting.clone()), &Step::TakeOver, false),
+        (intact(None), Some(waiting), &Step::TakeOver, true),
+        (intact(of("l1")), Some(session()), &Step::Serve, false),
+        (intact(None), Some(session()), &Step::ReadHolder, false),
+        (intact(None), Some(session()), &replaced, true),
+        (intact(None), Some(session()), &Step::DeleteInstance, true),
+        (intact(None), Some(session()), &Step::Wait { until: None, why: Why::OldInstance }, true),
+    ] {
+        assert_eq!(is_missing(&which, session.as_ref(), step), missing, "{which:?} {step:?}");
+    }
+}

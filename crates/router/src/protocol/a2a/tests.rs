@@ -63,6 +63,28 @@ fn paths_of_rest() {
 }
 
 #[test]
+fn messages_of_rest() {
+    let about = |body: Json| {
+        let mut scan = Scan::new(&MESSAGE_SHAPE);
+        scan.push(body.to_string().as_bytes()).unwrap();
+        call(Ask::RestMessage, &scan.finish().unwrap()).map(|call| call.about)
+    };
+    for name in ["message", "request"] {
+        assert_eq!(
+            about(json!({ name: { "taskId": "t", "contextId": "c" } })),
+            Ok(message(Some("t"), Some("c")))
+        );
+        assert_eq!(
+            about(json!({ name: { "task_id": "t", "context_id": "c" } })),
+            Ok(message(Some("t"), Some("c")))
+        );
+        assert_eq!(about(json!({ name: {} })), Ok(message(None, None)));
+    }
+    let both = about(json!({ "message": { "taskId": "t" }, "request": { "taskId": "u" } }));
+    assert_eq!(both.unwrap_err().status, 400);
+}
+
+#[test]
 fn methods_of_json_rpc() {
     for method in ["SendMessage", "SendStreamingMessage", "message/send", "message/stream"] {
         let params =
@@ -142,7 +164,15 @@ fn ids_in_answers() {
         let answer = json!({ "jsonrpc": "2.0", "id": "request", "result": result });
         assert_eq!(ids_in(&rpc, answer), both, "{result}");
     }
-    for result in [json!({ "task": task }), json!({ "msg": event }), json!({ "statusUpdate": event })] {
+    let snake = json!({ "task_id": "t", "context_id": "c" });
+    for result in [
+        json!({ "task": task }),
+        json!({ "task": { "id": "t", "context_id": "c" } }),
+        json!({ "msg": event }),
+        json!({ "statusUpdate": event }),
+        json!({ "status_update": snake }),
+        json!({ "msg": snake }),
+    ] {
         assert_eq!(ids_in(&Reply::Rest, result.clone()), both, "{result}");
     }
     let failed = json!({ "jsonrpc": "2.0", "id": "request", "error": { "code": -32001, "taskId": "x" } });
