@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::body::{Passing, Reply};
+use crate::breaker::{self, Breakers};
 use crate::gateway::Options;
 use crate::guard::{Admitted, Guard, Guards, Sharing};
 use crate::headers::{self, Added, RequestIds};
@@ -44,6 +45,7 @@ pub(crate) struct Proxy {
     guards: Arc<Guards>,
     provider: Arc<dyn InstanceProvider>,
     pool: Pool,
+    breakers: Breakers,
     tenant: HeaderName,
     ids: RequestIds,
     /// Connections that were upgraded, which outlive their requests.
@@ -74,6 +76,8 @@ struct Found {
     host: String,
     route: Arc<Route>,
     guard: Arc<Guard>,
+    /// Headers that other gateways of the Task set, so that its instances believe them.
+    believed: Vec<HeaderName>,
 }
 
 /// A request as it came in.
@@ -119,6 +123,7 @@ impl Proxy {
             guards,
             provider,
             pool: Pool::new(connect),
+            breakers: Breakers::default(),
             tenant: options.tenant_header.clone(),
             ids: RequestIds::new(),
             tunnels: TaskTracker::new(),
@@ -164,9 +169,9 @@ impl Proxy {
         found: Found,
         request: Request<Incoming>,
     ) -> Result<Response<Passing>, Refusal> {
-        let Found { host, route, guard } = found;
+        let Found { host, route, guard, believed } = found;
         let (mut parts, body) = request.into_parts();
-        let admitted = guard.admit(&mut parts, &host, &route.task, client.address).await?;
+        let admitted = guard.admit(&mut parts, &host, &route.task, client.address, &believed).await?;
         let request = Request::from_parts(parts, body);
         if let Some(why) = &route.unsupported {
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", &**why));
@@ -202,7 +207,8 @@ impl Proxy {
         let table = self.table.read();
         let route = table.find(port, &host, path).ok_or_else(|| Refusal::no_route(&host, path))?;
         let guard = self.guards.of(&table.entrances(&route, port, &host))?;
-        Ok(Found { host, route, guard })
+        let believed = self.guards.identity(&route.gateways);
+        Ok(Found { host, route, guard, believed })
     }
 
     /// On whose behalf a request comes: where the gateway knows who sends it, a client's word counts for nothing.
@@ -221,27 +227,37 @@ impl Proxy {
         wanted: provider::Request,
         limits: &Limits,
     ) -> Result<(Lent, Target), Refusal> {
+        let held = self.place(&target, limits).await?;
         let failed = match self.connection(&target, limits).await {
-            Ok(lent) => return Ok((lent, target)),
+            Ok(lent) => return Ok((lent.holding(held), target)),
             Err(error) => error,
         };
         let before = target.instance.clone();
-        drop(target);
+        drop((target, held));
         let target = Target::from(self.provider.reserve_instance(wanted).await?);
         if target.instance == before {
             return Err(Refusal::unreachable(&before.name, &failed.to_string()));
         }
+        let held = self.place(&target, limits).await?;
         match self.connection(&target, limits).await {
-            Ok(lent) => Ok((lent, target)),
+            Ok(lent) => Ok((lent.holding(held), target)),
             Err(error) => Err(Refusal::unreachable(&target.instance.name, &error.to_string())),
         }
     }
 
     async fn connection(&self, target: &Target, limits: &Limits) -> std::io::Result<Lent> {
-        match self.pool.take(&target.instance, target.endpoint) {
-            Some(lent) => Ok(lent),
-            None => self.pool.connect(&target.instance, target.endpoint, limits.connect).await,
-        }
+        let mut lent = match self.pool.take(&target.instance, target.endpoint) {
+            Some(lent) => lent,
+            None => self.pool.connect(&target.instance, target.endpoint, limits.connect).await?,
+        };
+        lent.retire_after(limits.breaker.per_connection);
+        Ok(lent)
+    }
+
+    /// A place at the instance, if it has only so many.
+    async fn place(&self, target: &Target, limits: &Limits) -> Result<Option<breaker::Place>, Refusal> {
+        let entering = self.breakers.enter(&target.instance.uid, limits.breaker, limits.patience);
+        entering.await.map_err(|full| Refusal::full(&target.instance.name, full))
     }
 
     async fn exchange(
@@ -256,7 +272,7 @@ impl Proxy {
         let progress = Arc::new(Progress::default());
         let (request, over) = outgoing(route, &arrived, request, &target, progress.clone());
         let sending = self.send(route, request, lent, &target);
-        let (mut response, lent) = tokio::select! {
+        let (mut response, mut lent) = tokio::select! {
             sent = sending => sent.map_err(|refusal| progress.stalled().map_or(refusal, Refusal::stalled))?,
             limit = overdue(route.limits.request, over) => {
                 return Err(Refusal::too_slow(&target.instance.name, limit));
@@ -272,10 +288,10 @@ impl Proxy {
             let instance = hyper::upgrade::on(&mut response);
             let copying =
                 tunnel::run(upgrade, instance, target.in_use.clone(), silence, self.cut.child_token());
-            let slot = client.slot.clone();
+            let places = (client.slot.clone(), lent.held.take());
             self.tunnels.spawn(async move {
                 copying.await;
-                drop(slot);
+                drop(places);
             });
         }
         tracing::debug!(port = client.port, task = %route.task, instance = %target.instance.name, "passed on");
@@ -308,7 +324,10 @@ impl Proxy {
             _ => return Err(Refusal::failed(name, &said(error.error()))),
         };
         let connecting = self.pool.connect(&target.instance, target.endpoint, route.limits.connect).await;
-        let mut lent = connecting.map_err(|error| Refusal::unreachable(name, &error.to_string()))?;
+        let held = lent.held.take();
+        let connected = connecting.map_err(|error| Refusal::unreachable(name, &error.to_string()))?;
+        let mut lent = connected.holding(held);
+        lent.retire_after(route.limits.breaker.per_connection);
         match lent.sender.send_request(request).await {
             Ok(response) => Ok((response, lent)),
             Err(error) => Err(Refusal::failed(name, &said(&error))),

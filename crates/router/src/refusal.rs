@@ -10,6 +10,7 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
 
+use crate::breaker;
 use crate::extract::KeyError;
 use crate::owner::Foreign;
 
@@ -55,6 +56,17 @@ impl Refusal {
     pub(crate) fn unreachable(instance: &str, why: &str) -> Refusal {
         let message = format!("the instance {instance} cannot be reached ({why}); the request was not sent");
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "InstanceUnreachable", message)
+            .after(Some(Duration::from_secs(1)))
+    }
+
+    /// The instance has as much to do as its Task allows.
+    pub(crate) fn full(instance: &str, full: breaker::Full) -> Refusal {
+        let why = match full {
+            breaker::Full::Pending(most) => format!("and {most} requests wait for it, the Task's limit"),
+            breaker::Full::Slow(limit) => format!("and was not done within {limit:?}"),
+        };
+        let message = format!("the instance {instance} serves as many requests as its Task allows, {why}");
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "InstanceBusy", message)
             .after(Some(Duration::from_secs(1)))
     }
 
