@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use agentcube_instance::provider::ReserveError;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use http::{HeaderMap, Response, StatusCode};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
 
@@ -22,7 +22,7 @@ pub struct Refusal {
     pub message: String,
     pub retry_after: Option<Duration>,
     /// More headers that belong to it, such as a challenge.
-    pub headers: HeaderMap,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
     /// For the log only: it may name things that are none of the client's business.
     pub detail: Option<String>,
 }
@@ -34,7 +34,7 @@ impl Refusal {
             code,
             message: message.into(),
             retry_after: None,
-            headers: HeaderMap::new(),
+            headers: Vec::new(),
             detail: None,
         }
     }
@@ -123,7 +123,9 @@ impl Refusal {
         if let Some(seconds) = seconds {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        headers.extend(self.headers);
+        for (name, value) in self.headers {
+            headers.append(name, value);
+        }
         response
     }
 }
