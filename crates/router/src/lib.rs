@@ -2,6 +2,7 @@
 //! instance by reservation. The built-in gateway is a thin shell around that.
 
 mod body;
+pub mod breaker;
 mod classes;
 mod converse;
 pub mod decide;

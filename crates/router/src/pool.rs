@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use crate::breaker;
 use crate::socket;
 use crate::upload::Sent;
 
@@ -59,6 +60,7 @@ struct Idle {
 
 struct Kept {
     sender: SendRequest<Sent>,
+    served: u32,
     since: Instant,
 }
 
@@ -67,6 +69,10 @@ pub(crate) struct Lent {
     pub(crate) sender: SendRequest<Sent>,
     /// It has served requests before.
     pub(crate) reused: bool,
+    /// So many, with this one.
+    served: u32,
+    /// The place at the instance that goes with it.
+    pub(crate) held: Option<breaker::Place>,
     place: Place,
     pool: Weak<Mutex<Idle>>,
 }
@@ -81,13 +87,14 @@ impl Pool {
         let place = (instance.uid.clone(), endpoint.port);
         let mut idle = self.idle.lock();
         let kept = idle.by_place.get_mut(&place)?;
-        let sender = loop {
+        let kept = loop {
             let kept = kept.pop()?;
             if kept.sender.is_ready() && kept.since.elapsed() < IDLE_LIMIT {
-                break kept.sender;
+                break kept;
             }
         };
-        Some(Lent { sender, reused: true, place, pool: Arc::downgrade(&self.idle) })
+        let (sender, served) = (kept.sender, kept.served + 1);
+        Some(Lent { sender, reused: true, served, held: None, place, pool: Arc::downgrade(&self.idle) })
     }
 
     /// A new connection. An instance that has just started may not listen yet, so refusals are retried.
@@ -122,7 +129,7 @@ impl Pool {
             }
         });
         let (place, pool) = ((instance.uid.clone(), endpoint.port), Arc::downgrade(&self.idle));
-        Ok(Lent { sender, reused: false, place, pool })
+        Ok(Lent { sender, reused: false, served: 1, held: None, place, pool })
     }
 
     /// Closes what is idle.
@@ -132,8 +139,22 @@ impl Pool {
 }
 
 impl Lent {
+    /// With the place at the instance that goes with it.
+    pub(crate) fn holding(self, held: Option<breaker::Place>) -> Lent {
+        Lent { held, ..self }
+    }
+
+    /// Closes the connection when this request is over, if it has served as many as it may.
+    pub(crate) fn retire_after(&mut self, most: Option<u32>) {
+        if most.is_some_and(|most| self.served >= most) {
+            self.pool = Weak::new();
+        }
+    }
+
     /// Gives the connection back after the response has ended.
     pub(crate) fn done(mut self) {
+        // Whoever waits for the place need not wait for the connection.
+        self.held = None;
         if self.sender.is_ready() {
             return self.keep();
         }
@@ -154,7 +175,7 @@ impl Lent {
             let mut idle = pool.lock();
             let kept = idle.by_place.entry(self.place).or_default();
             if kept.len() < MOST_IDLE {
-                kept.push(Kept { sender: self.sender, since: Instant::now() });
+                kept.push(Kept { sender: self.sender, served: self.served, since: Instant::now() });
             }
             !std::mem::replace(&mut idle.swept, true)
         };

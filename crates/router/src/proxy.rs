@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::body::{Passing, Reply};
+use crate::breaker::{self, Breakers};
 use crate::converse::{self, Answer, Ending};
 use crate::decide::{self, Asked, At, Decision, Plan};
 use crate::gateway::Options;
@@ -39,6 +40,7 @@ pub(crate) struct Proxy {
     guards: Arc<Guards>,
     provider: Arc<dyn InstanceProvider>,
     pool: Pool,
+    breakers: Breakers,
     tenant: HeaderName,
     ids: RequestIds,
     /// Connections that were upgraded, which outlive their requests.
@@ -71,6 +73,8 @@ struct Found {
     host: String,
     route: Arc<Route>,
     guard: Arc<Guard>,
+    /// Headers that other gateways of the Task set, so that its instances believe them.
+    believed: Vec<HeaderName>,
 }
 
 /// A request as it came in.
@@ -115,6 +119,7 @@ impl Proxy {
             guards,
             provider,
             pool: Pool::new(connect),
+            breakers: Breakers::default(),
             tenant: options.tenant_header.clone(),
             ids: RequestIds::new(),
             tunnels: TaskTracker::new(),
@@ -161,9 +166,9 @@ impl Proxy {
         found: Found,
         request: Request<Incoming>,
     ) -> Result<Response<Passing>, Refusal> {
-        let Found { host, route, guard } = found;
+        let Found { host, route, guard, believed } = found;
         let (mut parts, body) = request.into_parts();
-        let admitted = guard.admit(&mut parts, &host, &route.task, client.address).await?;
+        let admitted = guard.admit(&mut parts, &host, &route.task, client.address, &believed).await?;
         let mut plan = decide::plan_on(route, &asked(client.port, Some(&host), &parts))?;
         plan.wanted.tenant = self.tenant(&admitted, &parts.headers);
         plan.own(admitted.subject.as_ref())?;
@@ -197,7 +202,8 @@ impl Proxy {
         let table = self.table.read();
         let (host, route) = decide::route(&table, &asked(port, host.as_deref(), parts))?;
         let guard = self.guards.of(&table.entrances(&route, port, host))?;
-        Ok(Found { host: host.to_owned(), route, guard })
+        let believed = self.guards.identity(&route.gateways);
+        Ok(Found { host: host.to_owned(), route, guard, believed })
     }
 
     /// On whose behalf a request comes: where the gateway knows who sends it, a client's word counts for nothing.
@@ -216,28 +222,38 @@ impl Proxy {
         talk: &mut Talk,
     ) -> Result<(Lent, Target), Refusal> {
         let limits = plan.route.limits;
+        let held = self.place(&target, &limits).await?;
         let failed = match self.connection(&target, &limits).await {
-            Ok(lent) => return Ok((lent, target)),
+            Ok(lent) => return Ok((lent.holding(held), target)),
             Err(error) => error,
         };
         let before = target.instance.clone();
-        drop(target);
+        drop((target, held));
         let reserved = talk::reserve(&*self.provider, plan, talk).await?;
         let target = Target::new(plan, talk, reserved);
         if target.instance == before {
             return Err(Refusal::unreachable(&before.name, &failed.to_string()));
         }
+        let held = self.place(&target, &limits).await?;
         match self.connection(&target, &limits).await {
-            Ok(lent) => Ok((lent, target)),
+            Ok(lent) => Ok((lent.holding(held), target)),
             Err(error) => Err(Refusal::unreachable(&target.instance.name, &error.to_string())),
         }
     }
 
     async fn connection(&self, target: &Target, limits: &Limits) -> std::io::Result<Lent> {
-        match self.pool.take(&target.instance, target.decision.endpoint) {
-            Some(lent) => Ok(lent),
-            None => self.pool.connect(&target.instance, target.decision.endpoint, limits.connect).await,
-        }
+        let mut lent = match self.pool.take(&target.instance, target.decision.endpoint) {
+            Some(lent) => lent,
+            None => self.pool.connect(&target.instance, target.decision.endpoint, limits.connect).await?,
+        };
+        lent.retire_after(limits.breaker.per_connection);
+        Ok(lent)
+    }
+
+    /// A place at the instance, if it has only so many.
+    async fn place(&self, target: &Target, limits: &Limits) -> Result<Option<breaker::Place>, Refusal> {
+        let entering = self.breakers.enter(&target.instance.uid, limits.breaker, limits.patience);
+        entering.await.map_err(|full| Refusal::full(&target.instance.name, full))
     }
 
     async fn exchange(
@@ -255,7 +271,7 @@ impl Proxy {
         let progress = Arc::new(Progress::default());
         let (request, over) = outgoing(plan, &arrived, request, &target, progress.clone());
         let sending = self.send(route, request, lent, &target);
-        let (mut response, lent) = tokio::select! {
+        let (mut response, mut lent) = tokio::select! {
             sent = sending => sent.map_err(|refusal| progress.stalled().map_or(refusal, Refusal::stalled))?,
             limit = overdue(route.limits.request, over) => {
                 return Err(Refusal::too_slow(&target.instance.name, limit));
@@ -268,7 +284,8 @@ impl Proxy {
             let Some(upgrade) = upgrade else {
                 return Err(Refusal::failed(&target.instance.name, "it switched protocols unasked"));
             };
-            self.carry(client, upgrade, &mut response, &target, silence);
+            let places = (client.slot.clone(), lent.held.take());
+            self.carry(places, upgrade, &mut response, &target, silence);
         }
         tracing::debug!(port = client.port, task = %route.task, instance = %target.instance.name, "passed on");
         let deadline = route.limits.request.filter(|_| !is_stream(&response));
@@ -286,10 +303,10 @@ impl Proxy {
         Ok(response.map(|body| Passing::new(body, early, lent, target.in_use, Some(ending), watch)))
     }
 
-    /// Carries an upgraded connection until its end.
+    /// Carries an upgraded connection until its end. It keeps the places that its request had.
     fn carry(
         &self,
-        client: &Client,
+        places: (Arc<OwnedSemaphorePermit>, Option<breaker::Place>),
         upgrade: hyper::upgrade::OnUpgrade,
         response: &mut Response<Incoming>,
         target: &Target,
@@ -297,10 +314,9 @@ impl Proxy {
     ) {
         let instance = hyper::upgrade::on(response);
         let copying = tunnel::run(upgrade, instance, target.in_use.clone(), silence, self.cut.child_token());
-        let slot = client.slot.clone();
         self.tunnels.spawn(async move {
             copying.await;
-            drop(slot);
+            drop(places);
         });
     }
 
@@ -328,7 +344,10 @@ impl Proxy {
         };
         let connecting =
             self.pool.connect(&target.instance, target.decision.endpoint, route.limits.connect).await;
-        let mut lent = connecting.map_err(|error| Refusal::unreachable(name, &error.to_string()))?;
+        let held = lent.held.take();
+        let connected = connecting.map_err(|error| Refusal::unreachable(name, &error.to_string()))?;
+        let mut lent = connected.holding(held);
+        lent.retire_after(route.limits.breaker.per_connection);
         match lent.sender.send_request(request).await {
             Ok(response) => Ok((response, lent)),
             Err(error) => Err(Refusal::failed(name, &said(&error))),

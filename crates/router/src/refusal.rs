@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use agentcube_instance::provider::ReserveError;
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
 
+use crate::breaker;
 use crate::extract::KeyError;
 use crate::owner::Foreign;
 
@@ -21,7 +22,7 @@ pub struct Refusal {
     pub message: String,
     pub retry_after: Option<Duration>,
     /// More headers that belong to it, such as a challenge.
-    pub headers: HeaderMap,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
     /// For the log only: it may name things that are none of the client's business.
     pub detail: Option<String>,
     /// What a protocol has of its own.
@@ -44,7 +45,7 @@ impl Refusal {
             code,
             message: message.into(),
             retry_after: None,
-            headers: HeaderMap::new(),
+            headers: Vec::new(),
             detail: None,
             special: Box::default(),
         }
@@ -83,6 +84,17 @@ impl Refusal {
     pub(crate) fn unreachable(instance: &str, why: &str) -> Refusal {
         let message = format!("the instance {instance} cannot be reached ({why}); the request was not sent");
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "InstanceUnreachable", message)
+            .after(Some(Duration::from_secs(1)))
+    }
+
+    /// The instance has as much to do as its Task allows.
+    pub(crate) fn full(instance: &str, full: breaker::Full) -> Refusal {
+        let why = match full {
+            breaker::Full::Pending(most) => format!("and {most} requests wait for it, the Task's limit"),
+            breaker::Full::Slow(limit) => format!("and was not done within {limit:?}"),
+        };
+        let message = format!("the instance {instance} serves as many requests as its Task allows, {why}");
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "InstanceBusy", message)
             .after(Some(Duration::from_secs(1)))
     }
 
@@ -174,7 +186,9 @@ impl Refusal {
         if let Some(methods) = self.special.allowed {
             headers.insert(ALLOW, HeaderValue::from_static(methods));
         }
-        headers.extend(self.headers.clone());
+        for (name, value) in &self.headers {
+            headers.append(name, value.clone());
+        }
         headers
     }
 

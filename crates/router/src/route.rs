@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::agentcube::request::RequestHandlingSpec;
-use agentcube_api::agentcube::routing::{Protocol, RoutePolicy};
+use agentcube_api::agentcube::routing::{Protocol, RoutePolicy, RoutingSpec};
 use agentcube_api::{GoDuration, Task};
 use agentcube_instance::TaskId;
 use kube::ResourceExt;
 
+use crate::breaker::Breaker;
 use crate::extract::{self, Extractors};
 use crate::protocol::Spoken;
 
@@ -131,6 +132,9 @@ pub struct Limits {
     pub stream_idle: Option<Duration>,
     /// Silence of a client that has not sent all of its request.
     pub upload_idle: Option<Duration>,
+    /// How much an instance gets at once, and how long requests wait for their turn.
+    pub breaker: Breaker,
+    pub patience: Duration,
 }
 
 impl Route {
@@ -159,7 +163,7 @@ impl Route {
             unsupported: unsupported(task, &session),
             session,
             spoken: Spoken::read(routing),
-            limits: Limits::read(&task.spec.request_handling),
+            limits: Limits::read(&task.spec.request_handling, routing),
             created: task.creation_timestamp().map_or(0, |time| time.0.as_second()),
             task: id,
         })
@@ -203,7 +207,7 @@ fn unsupported(task: &Task, session: &SessionRule) -> Option<Arc<str>> {
 }
 
 impl Limits {
-    fn read(handling: &RequestHandlingSpec) -> Limits {
+    fn read(handling: &RequestHandlingSpec, routing: &RoutingSpec) -> Limits {
         let timeout = handling.timeout.as_ref();
         let http = timeout.and_then(|timeout| timeout.http.as_ref());
         // Zero is no limit.
@@ -216,6 +220,11 @@ impl Limits {
             connect: connect.unwrap_or(CONNECT_TIMEOUT),
             request: limit(http.and_then(|http| http.request)),
             stream_idle: limit(stream_idle),
+            breaker: Breaker::read(
+                handling.circuit_breaker.as_ref(),
+                routing.route_policy == RoutePolicy::BySession,
+            ),
+            patience: routing.reserve_timeout.to_std(),
             upload_idle: if stream_idle.is_some() { limit(stream_idle) } else { Some(UPLOAD_IDLE) },
         }
     }
@@ -544,6 +553,8 @@ mod tests {
         };
         let route = read(&object);
         let limits = Limits {
+            breaker: Breaker::read(None, false),
+            patience: Duration::from_secs(30),
             connect: Duration::from_secs(2),
             request: None,
             stream_idle: Some(Duration::from_secs(60)),

@@ -118,22 +118,24 @@ impl ExtAuth {
     }
 
     fn judge(&self, status: StatusCode, said: &HeaderMap) -> Result<HeaderMap, Refusal> {
-        let copy = |names: &[HeaderName]| {
-            let mut headers = HeaderMap::new();
-            for name in names {
-                for value in said.get_all(name) {
-                    headers.append(name, value.clone());
-                }
-            }
-            headers
+        let those = |names: &[HeaderName]| {
+            let each = |name: &HeaderName| {
+                let values = said.get_all(name).iter();
+                values.map(|value| (name.clone(), value.clone())).collect::<Vec<_>>()
+            };
+            names.iter().flat_map(each).collect::<Vec<_>>()
         };
         if status == StatusCode::OK {
-            return Ok(copy(&self.taken));
+            let mut headers = HeaderMap::new();
+            for (name, value) in those(&self.taken) {
+                headers.append(name, value);
+            }
+            return Ok(headers);
         }
         // What is neither a no nor a way to a yes would be taken for the instance's word.
         let told = status.is_client_error() || status.is_redirection();
         let status = if told { status } else { StatusCode::FORBIDDEN };
         let message = "the service that decides who may come in does not let this request in";
-        Err(Refusal { headers: copy(&TOLD), ..Refusal::new(status, "NotAuthorized", message) })
+        Err(Refusal { headers: those(&TOLD), ..Refusal::new(status, "NotAuthorized", message) })
     }
 }

@@ -192,6 +192,7 @@ impl Guard {
         host: &str,
         task: &TaskId,
         client: IpAddr,
+        believed: &[HeaderName],
     ) -> Result<Admitted, Refusal> {
         if let Some(why) = &self.closed {
             return Err(unready(why));
@@ -202,6 +203,9 @@ impl Guard {
             None => None,
         };
         headers::strip(&mut parts.headers, &self.identity);
+        if !believed.is_empty() {
+            headers::strip(&mut parts.headers, believed);
+        }
         let mut admitted = Admitted { authenticates: self.authenticates(), ..Admitted::default() };
         if let Some(identity) = identity {
             parts.headers.extend(identity.headers.clone());
@@ -258,6 +262,17 @@ impl Guards {
 
     pub(crate) fn remove(&self, gateway: &GatewayId) {
         self.by_gateway.write().remove(gateway);
+    }
+
+    /// Headers that any of these gateways sets, where there are several: what came in by one of them must not look like
+    /// what another says.
+    pub(crate) fn identity(&self, gateways: &[GatewayId]) -> Vec<HeaderName> {
+        if gateways.len() < 2 {
+            return Vec::new();
+        }
+        let known = self.by_gateway.read();
+        let guards = gateways.iter().filter_map(|gateway| known.get(gateway));
+        guards.flat_map(|guard| guard.identity.iter().cloned()).collect()
     }
 
     /// The guard of a request that came in by any of these gateways. Where it is several, by one that knows who comes:

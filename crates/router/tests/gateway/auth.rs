@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use crate::issuer::{Issuer, Pair, encode, now};
-use crate::world::{World, condition, echo, gateway_object, serve};
+use crate::world::{World, condition, echo, gateway_object, http_listener, read, serve};
 
 /// A gateway that lets in tokens of these issuers, and a Task `echo` behind it.
 async fn guarded(jwt: Value, routing: Value) -> World {
@@ -386,4 +386,26 @@ async fn a_service_that_is_not_there_lets_in_only_where_that_was_asked_for() {
         assert_eq!(status, expected, "{answer}");
         assert!(!answer.to_string().contains("root"), "who it is it cannot say by itself: {answer}");
     }
+}
+
+#[tokio::test]
+async fn by_an_open_gateway_nobody_passes_for_somebody_known_by_another() {
+    let issuer = Issuer::new("https://one.example.com/", Pair::ec()).await;
+    let world =
+        World::guarded(json!({ "authentication": { "jwt": { "providers": [issuer.provider()] } } })).await;
+    world.create(gateway_object("open", json!([http_listener("http", world.second_port)]))).await;
+    let routing = json!({ "gatewayRefs": ["default", "open"], "routePolicy": "Oneshot" });
+    world.task("echo", json!({ "routing": routing }), &[echo("one").await]).await;
+    let open = || async {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", world.second_port)).await.ok()?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await.ok()?;
+        tokio::spawn(connection);
+        let request = Request::get("/default/echo").header("host", "localhost").header("x-user-id", "root");
+        let response = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.ok()?;
+        let (status, answer) = read(response).await;
+        (status == StatusCode::OK).then_some(answer)
+    };
+    assert_eq!(world.eventually(open).await["headers"]["x-user-id"], Value::Null);
+    assert_eq!(world.get("/default/echo", &[]).await.0, StatusCode::UNAUTHORIZED);
 }

@@ -1,14 +1,18 @@
 //! CORS and rate limits.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::issuer::{Issuer, Pair};
-use crate::world::{World, condition, echo, gateway_object};
+use crate::world::{World, condition, echo, gateway_object, serve};
 
 fn oneshot() -> Value {
     json!({ "routing": { "gatewayRefs": ["default"], "routePolicy": "Oneshot" } })
@@ -101,4 +105,46 @@ async fn too_many_requests_are_told_when_to_come_back() {
     let gateway = world.until(&gateway, |it| it["status"]["conditions"].is_array()).await;
     let said = condition(&gateway["status"], "agentcube.io/RateLimitsInForce").unwrap();
     assert_eq!(said["status"], "True");
+}
+
+#[tokio::test]
+async fn an_instance_gets_no_more_than_its_task_allows() {
+    let world = World::new().await;
+    let (arrived, release) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let (count, gate) = (arrived.clone(), release.clone());
+    let slow = serve(move |_request: Request<Incoming>| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let gate = gate.clone();
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Response::new(Full::new(Bytes::from("{}")))
+        }
+    })
+    .await;
+    let session = json!({ "extractors": [{ "type": "httpHeader", "name": "X-Session-ID" }] });
+    let spec = json!({
+        "routing": { "gatewayRefs": ["default"], "routePolicy": "BySession", "sessionIdentifier": session },
+        "requestHandling": { "circuitBreaker": { "maxParallelRequests": 2, "maxPendingRequests": 1 } },
+    });
+    world.task("slow", spec, &[slow]).await;
+    let refused = AtomicUsize::new(0);
+    let ask = || async {
+        let (status, answer) = world.get("/default/slow", &[("x-session-id", "1")]).await;
+        if answer["error"]["code"] == "InstanceBusy" {
+            refused.fetch_add(1, Ordering::SeqCst);
+        }
+        status
+    };
+    let asking = async { futures_util::future::join_all((0..6).map(|_| ask())).await };
+    let releasing = async {
+        // Two are served and one waits; the others are refused. Then the one has its turn.
+        world.eventually(|| async { (refused.load(Ordering::SeqCst) == 3).then_some(()) }).await;
+        world.eventually(|| async { (arrived.load(Ordering::SeqCst) == 2).then_some(()) }).await;
+        release.add_permits(2);
+        world.eventually(|| async { (arrived.load(Ordering::SeqCst) == 3).then_some(()) }).await;
+        release.add_permits(1);
+    };
+    let (answers, ()) = tokio::join!(asking, releasing);
+    let served = answers.iter().filter(|status| **status == StatusCode::OK).count();
+    assert_eq!((served, arrived.load(Ordering::SeqCst)), (3, 3), "{answers:?}");
 }

@@ -6,6 +6,7 @@ mod cases;
 mod endings;
 mod examples;
 mod mistakes;
+mod sign_on;
 mod world;
 
 use std::process::ExitCode;
@@ -51,6 +52,7 @@ async fn run(options: &Options, report: &mut Report) {
         "story 2: an interpreter for each session" => examples::interpreter,
         "story 3: code without an image" => examples::code_bundle,
         "story 3: a code bundle of another digest says so" => bundles::wrong_digest,
+        "story 4: single sign-on in front of agents" => sign_on::single_sign_on,
         "story 5: a proxy that routes a second time by token" => examples::function_proxy,
         "the agent of the demonstration" => examples::hello,
         "case 1: Oneshot requests are spread" => cases::oneshot_spread,

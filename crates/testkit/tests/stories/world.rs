@@ -212,7 +212,7 @@ impl World {
     }
 }
 
-fn example(file: &str) -> PathBuf {
+pub(crate) fn example(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(file)
 }
 
