@@ -30,7 +30,11 @@ pub(crate) const ALL: &[Case] = &[
     Case { name: "a client leaves", change: |_| {}, run: |world| leaves(world).boxed_local() },
     Case {
         name: "a session is idle from the end of its last request on",
-        change: |setting| setting.idle_timeout = "1s",
+        change: |setting| {
+            setting.idle_timeout = "1s";
+            // Shorter than the request: it has to be renewed.
+            setting.lease = Duration::from_secs(5);
+        },
         run: |world| idle(world).boxed_local(),
     },
 ];

@@ -22,7 +22,10 @@ pub(crate) const ALL: &[Case] = &[
     },
     Case {
         name: "a request outlives the router that picked its instance",
-        change: |setting| setting.idle_timeout = "1s",
+        change: |setting| {
+            setting.idle_timeout = "1s";
+            setting.lease = Duration::from_secs(5);
+        },
         run: |world| outlives(world).boxed_local(),
     },
     Case {

@@ -1,6 +1,6 @@
 //! Many sessions at once while routers come and go: none may meet the instance of another, and whatever fails says so.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -20,7 +20,8 @@ const BETWEEN: usize = 200;
 struct Book {
     instances: Mutex<HashMap<String, String>>,
     served: AtomicUsize,
-    failed: AtomicUsize,
+    /// How often what was the reason.
+    failed: Mutex<BTreeMap<String, usize>>,
     over: AtomicBool,
 }
 
@@ -28,7 +29,8 @@ impl Book {
     fn note(&self, key: &str, answer: &Answer) -> Result<()> {
         if answer.status.is_server_error() {
             ensure!(!answer.code().is_empty(), "a failure without a reason: {answer:?}");
-            self.failed.fetch_add(1, Ordering::SeqCst);
+            let why = answer.body["error"]["detail"].as_str().unwrap_or(answer.code());
+            *self.failed.lock().entry(why.to_owned()).or_default() += 1;
             return Ok(());
         }
         let instance = answer.instance()?;
@@ -69,6 +71,11 @@ pub(crate) async fn restarts(world: &World) -> Result<()> {
             };
             more(&book).await;
             world.start_router(number, address).await?;
+            ensure!(
+                turn > 1 || book.failed.lock().is_empty(),
+                "a router that stops in order: {:?}",
+                book.failed.lock()
+            );
         }
         more(&book).await;
         anyhow::Ok(())
@@ -81,8 +88,11 @@ pub(crate) async fn restarts(world: &World) -> Result<()> {
     while let Some(ended) = clients.join_next().await {
         ended??;
     }
-    let (served, failed) = (book.served.load(Ordering::SeqCst), book.failed.load(Ordering::SeqCst));
-    println!("    {served} requests of {SESSIONS} sessions were served, {failed} failed and said why");
+    let (served, reasons) = (book.served.load(Ordering::SeqCst), book.failed.lock());
+    let failed: usize = reasons.values().sum();
+    println!(
+        "    {served} requests of {SESSIONS} sessions were served, {failed} failed and said why: {reasons:#?}"
+    );
     Ok(())
 }
 

@@ -170,8 +170,13 @@ impl World {
             key: files.server_key.clone(),
             client_authorities: Some(files.authority.clone()),
         });
-        let options =
-            Options { lease: self.setting.lease, drain: Duration::from_secs(5), tls, ..Options::default() };
+        let options = Options {
+            lease: self.setting.lease,
+            notice: Duration::from_secs(2),
+            drain: Duration::from_secs(5),
+            tls,
+            ..Options::default()
+        };
         Router::start(&self.client, number, address, options).await
     }
 
@@ -369,12 +374,14 @@ fn certificates() -> Result<(Files, tempfile::TempDir)> {
     };
     let key = rcgen::KeyPair::generate()?;
     let mut parameters = rcgen::CertificateParams::new(Vec::<String>::new())?;
+    parameters.distinguished_name.push(rcgen::DnType::CommonName, "authority");
     parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let authority = write("authority.pem", parameters.self_signed(&key)?.pem())?;
     let issuer = rcgen::Issuer::new(parameters, key);
     let issue = |name: &str| -> Result<(PathBuf, PathBuf)> {
         let key = rcgen::KeyPair::generate()?;
-        let parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()])?;
+        let mut parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()])?;
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
         let certificate = parameters.signed_by(&key, &issuer)?;
         Ok((
             write(&format!("{name}.pem"), certificate.pem())?,
