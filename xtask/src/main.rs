@@ -25,7 +25,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Obtains the real Kubernetes control plane, the OCI runtimes and the clients of protocols that tests use
+    /// Obtains the real Kubernetes control plane, Envoy, the OCI runtimes and the clients of protocols that tests use
     Setup,
     /// Regenerates the golden files: definitions, built-in schemas, transcripts, documents
     Gen {
@@ -110,6 +110,7 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
             setup::run(settings)?;
             setup::envoy::run(settings)?;
             setup::protocols::run(settings)?;
+            setup::proxy::run(settings)?;
             setup::oci::run(settings).map(|()| true)
         }
         Command::Gen { check } => generate::run(settings, check),

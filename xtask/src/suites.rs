@@ -28,6 +28,8 @@ enum Need {
     EnvoyDefinitions,
     /// The official clients and servers of MCP and A2A.
     ProtocolClients,
+    /// Envoy itself.
+    Envoy,
 }
 
 const SUITES: &[Suite] = &[
@@ -103,6 +105,12 @@ const SUITES: &[Suite] = &[
         needs: &[Need::ProtocolClients],
     },
     Suite {
+        name: "router",
+        about: "sessions, streams, large bodies and failures through a real Envoy, and through the built-in gateway",
+        runs: &[&["-p", "agentcube-extproc", "--features", "envoy-tests", "--test", "router"]],
+        needs: &[Need::Envoy],
+    },
+    Suite {
         name: "durability",
         about: "kill -9 under load, 30 times",
         runs: &[&["-p", "agentcube-testkit", "--test", "durability"]],
@@ -161,6 +169,11 @@ pub(crate) fn run(settings: &Settings, only: Option<&str>) -> Result<bool> {
         && let Err(error) = setup::envoy::run(settings)
     {
         summary.push(format!("SKIPPED: whatever needs the definitions of Envoy Gateway: {error:#}"));
+    }
+    if needed(Need::Envoy)
+        && let Err(error) = setup::proxy::run(settings)
+    {
+        summary.push(format!("SKIPPED: whatever needs Envoy: {error:#}"));
     }
     if needed(Need::OciRuntimes)
         && let Err(error) = setup::oci::run(settings)

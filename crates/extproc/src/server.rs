@@ -1,0 +1,323 @@
+//! The front as a whole: what its services share, and how it starts and stops. It stops in order: it says that it is not
+//! to be asked any more, answers what it was asked, and listens to the access log until requests on their way have ended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use agentcube_api::Task;
+use agentcube_instance::provider::{InstanceProvider, Reserved};
+use agentcube_instance::reserve::{InUse, Reserver};
+use agentcube_instance::{SessionKey, TaskId};
+use agentcube_operator::cache::Cache;
+use agentcube_router::route::Table;
+use envoy_types::pb::envoy::service::accesslog::v3::access_log_service_server::{
+    AccessLogServiceServer, SERVICE_NAME as ACCESS_LOG,
+};
+use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
+    ExternalProcessorServer, SERVICE_NAME as EXTERNAL_PROCESSOR,
+};
+use http::header::HeaderName;
+use kube::Client;
+use kube::runtime::watcher;
+use parking_lot::{Mutex, RwLock};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic::transport::server::Router;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_health::server::HealthReporter;
+
+use crate::access_log::{AccessLog, Entry};
+use crate::ledger::{Ledger, Pick};
+use crate::listen;
+use crate::processor::Processor;
+use crate::tls::{Certificates, Error, Tls};
+
+/// The largest message of Envoy's, in bytes. Heads of requests are far smaller; access logs come in batches.
+const LARGEST_MESSAGE: usize = 4 << 20;
+const MOST_STREAMS: u32 = 4096;
+/// Envoy resets each stream as soon as it has its answer. What guards HTTP/2 servers against that must not take it for
+/// an attack, or connections are closed under load.
+const MOST_RESETS: usize = 20_000;
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// How long the last answers may take when it stops.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What can be chosen.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The header that names on whose behalf a request comes.
+    pub tenant_header: HeaderName,
+    /// How long a request counts as being on its way after it was last heard of. Longer than a few of the intervals in
+    /// which Envoy tells of requests that go on.
+    pub lease: Duration,
+    /// How many requests may be on their way.
+    pub most_held: usize,
+    /// How long it goes on as before when it stops, but for what it says of its health, so that Envoys notice.
+    pub notice: Duration,
+    /// How long requests on their way are listened for after that.
+    pub drain: Duration,
+    /// How many connections of Envoys there may be.
+    pub connections: usize,
+    pub tls: Option<Tls>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            tenant_header: HeaderName::from_static("x-tenant-id"),
+            lease: Duration::from_secs(60),
+            most_held: 200_000,
+            notice: Duration::from_secs(3),
+            drain: Duration::from_secs(20),
+            connections: 1024,
+            tls: None,
+        }
+    }
+}
+
+/// Whoever gives requests their instances, and knows sessions that are bound.
+pub trait Sessions: InstanceProvider + 'static {
+    /// The instance of a session that is bound, from memory.
+    fn lookup(&self, task: &TaskId, key: &SessionKey) -> Option<Reserved>;
+
+    /// Whether there may be requests on their way that nobody has told of.
+    fn set_unsure(&self, unsure: bool);
+}
+
+impl Sessions for Reserver {
+    fn lookup(&self, task: &TaskId, key: &SessionKey) -> Option<Reserved> {
+        Reserver::lookup(self, task, key)
+    }
+
+    fn set_unsure(&self, unsure: bool) {
+        Reserver::set_unsure(self, unsure);
+    }
+}
+
+/// What the services share.
+pub(crate) struct Shared {
+    pub(crate) table: RwLock<Table>,
+    pub(crate) provider: Arc<dyn Sessions>,
+    pub(crate) tenant: HeaderName,
+    /// Ends what would go on for ever.
+    pub(crate) cut: CancellationToken,
+    ledger: Mutex<Ledger<InUse>>,
+    begun: Notify,
+    start: Instant,
+    /// Tells the picks of this process from those of others.
+    process: u64,
+    next: AtomicU64,
+}
+
+impl Shared {
+    fn new(provider: Arc<dyn Sessions>, options: &Options) -> Shared {
+        use std::hash::{BuildHasher, RandomState};
+        Shared {
+            table: RwLock::default(),
+            provider,
+            tenant: options.tenant_header.clone(),
+            cut: CancellationToken::new(),
+            ledger: Mutex::new(Ledger::new(options.lease, options.most_held)),
+            begun: Notify::new(),
+            start: Instant::now(),
+            process: RandomState::new().hash_one(std::process::id()),
+            next: AtomicU64::new(1),
+        }
+    }
+
+    /// An id that no other pick has. Not the request's, which may be the client's to choose.
+    pub(crate) fn pick(&self) -> Pick {
+        format!("{:016x}-{:x}", self.process, self.next.fetch_add(1, Ordering::Relaxed)).into()
+    }
+
+    /// A request goes to its instance.
+    pub(crate) fn begin(&self, pick: Pick, in_use: InUse) {
+        let (first, dropped) = {
+            let mut ledger = self.ledger.lock();
+            let first = ledger.is_empty();
+            (first, ledger.begin(pick, in_use, self.start.elapsed()))
+        };
+        if dropped.is_some() {
+            tracing::warn!("there are as many requests on their way as can be held: the oldest is let go of");
+        }
+        if first {
+            self.begun.notify_one();
+        }
+    }
+
+    /// The access log tells of a request.
+    pub(crate) fn hear(&self, entry: &Entry<'_>) {
+        if entry.ended {
+            let ended = self.ledger.lock().end(entry.pick);
+            return drop(ended);
+        }
+        if !self.ledger.lock().heard(entry.pick, self.start.elapsed())
+            && let Some(in_use) = self.take_over(entry)
+        {
+            tracing::debug!(pick = entry.pick, "taken over");
+            self.begin(entry.pick.into(), in_use);
+        }
+    }
+
+    /// A hold for a request that another router picked, or this one before it was restarted, or lost sight of.
+    fn take_over(&self, entry: &Entry<'_>) -> Option<InUse> {
+        let session = entry.session.as_ref()?;
+        let task = self.table.read().task(session.namespace, session.task)?.task.clone();
+        let reserved = self.provider.lookup(&task, &session.key)?;
+        // It may be bound to another instance by now; this one is then nobody's.
+        (std::net::SocketAddr::from(reserved.endpoint) == session.endpoint).then_some(reserved.in_use)
+    }
+
+    /// Lets go of what was not heard of for too long.
+    async fn let_go(&self) {
+        loop {
+            let next = self.ledger.lock().next_deadline();
+            match next {
+                None => self.begun.notified().await,
+                Some(at) => {
+                    tokio::time::sleep_until(self.start + at).await;
+                    let over = self.ledger.lock().run_out(self.start.elapsed());
+                    if !over.is_empty() {
+                        let count = over.len();
+                        tracing::info!(count, "requests were not heard of for too long, and are let go of");
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.ledger.lock().is_empty()
+    }
+}
+
+/// The router as Envoy's external processor.
+pub struct Front {
+    shared: Arc<Shared>,
+    tasks: Cache<Task>,
+    options: Options,
+}
+
+/// What requests that Envoy still carries hold. As long as it lives they count as being on their way, so the reserver's
+/// own end has to come first.
+pub struct Holds(#[expect(dead_code, reason = "held, not read")] Arc<Shared>);
+
+impl Front {
+    /// To be made before the provider runs. Until every request that another process has begun must have been heard of,
+    /// none of them counts as ended.
+    pub fn new(client: Client, provider: Arc<dyn Sessions>, options: Options) -> Front {
+        provider.set_unsure(true);
+        let shared = Arc::new(Shared::new(provider, &options));
+        Front { shared, tasks: Cache::new(client, watcher::Config::default()), options }
+    }
+
+    /// How many requests are on their way.
+    pub fn on_their_way(&self) -> impl Fn() -> usize + Send + Sync + 'static {
+        let shared = self.shared.clone();
+        move || shared.ledger.lock().len()
+    }
+
+    /// Serves until the shutdown, and then until requests on their way have ended or their time is over.
+    pub async fn run(self, listener: TcpListener, shutdown: CancellationToken) -> Result<Holds, Error> {
+        let certificates = self.options.tls.clone().map(Certificates::read).transpose()?;
+        let Front { shared, tasks, options } = self;
+        let caches = CancellationToken::new();
+        let _caches = caches.clone().drop_guard();
+        let known = watch::Sender::new(false);
+        tokio::spawn(tasks.clone().run(caches));
+        let learning = async {
+            tokio::time::sleep(options.lease).await;
+            shared.provider.set_unsure(false);
+        };
+        let working = async {
+            tokio::join!(crate::tasks::follow(&tasks, &shared.table, &known), shared.let_go(), learning)
+        };
+        tokio::select! {
+            _ = working => {}
+            () = serve(&shared, listener, certificates, &options, known.subscribe(), shutdown) => {}
+        }
+        Ok(Holds(shared))
+    }
+}
+
+async fn serve(
+    shared: &Arc<Shared>,
+    listener: TcpListener,
+    certificates: Option<Certificates>,
+    options: &Options,
+    mut known: watch::Receiver<bool>,
+    shutdown: CancellationToken,
+) {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    tokio::select! {
+        _ = known.wait_for(|known| *known) => {}
+        () = shutdown.cancelled() => return,
+    }
+    say(&health, ServingStatus::Serving).await;
+    let connections = listen::connections(listener, certificates, options.connections);
+    let stop = CancellationToken::new();
+    let serving = server(shared, health_service)
+        .serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned());
+    let stopping = async {
+        shutdown.cancelled().await;
+        say(&health, ServingStatus::NotServing).await;
+        tokio::time::sleep(options.notice).await;
+        stop.cancel();
+        drained(shared, options.drain).await;
+        shared.cut.cancel();
+        tokio::time::sleep(LAST_ANSWERS).await;
+    };
+    tokio::select! {
+        served = serving => {
+            if let Err(error) = served {
+                tracing::error!(%error, "the server for Envoy ended");
+            }
+        }
+        () = stopping => {}
+    }
+}
+
+async fn say(health: &HealthReporter, status: ServingStatus) {
+    for service in ["", EXTERNAL_PROCESSOR, ACCESS_LOG] {
+        health.set_service_status(service, status).await;
+    }
+}
+
+/// Waits until no request is on its way, or for so long.
+async fn drained(shared: &Shared, limit: Duration) {
+    let ended = async {
+        while !shared.is_idle() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    if tokio::time::timeout(limit, ended).await.is_err() {
+        tracing::warn!("requests that had not ended after {limit:?} go on without this router");
+    }
+}
+
+fn server(shared: &Arc<Shared>, health: HealthServer<impl Health>) -> Router {
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .with_service_name(EXTERNAL_PROCESSOR)
+        .with_service_name(ACCESS_LOG)
+        .with_service_name(tonic_health::pb::health_server::SERVICE_NAME)
+        .build_v1();
+    let processor =
+        ExternalProcessorServer::new(Processor(shared.clone())).max_decoding_message_size(LARGEST_MESSAGE);
+    let access_log =
+        AccessLogServiceServer::new(AccessLog(shared.clone())).max_decoding_message_size(LARGEST_MESSAGE);
+    Server::builder()
+        .max_concurrent_streams(MOST_STREAMS)
+        .http2_max_pending_accept_reset_streams(Some(MOST_RESETS))
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .add_service(processor)
+        .add_service(access_log)
+        .add_service(health)
+        .add_optional_service(reflection.ok())
+}
