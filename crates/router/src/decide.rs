@@ -265,8 +265,14 @@ mod tests {
         assert_eq!(code(asked("chat", "/prod/chat", &none)), "SessionKeyMissing");
         assert_eq!(code(Asked { host: None, ..asked("once", "/", &none) }), "HostInvalid");
         assert_eq!(code(Asked { method: &Method::CONNECT, ..asked("once", "/", &none) }), "ConnectRefused");
-        let long = "/".repeat(HEADER_LIMIT + 1);
-        assert_eq!(code(asked("once", &long, &none)), "HeadersTooLarge");
+        let long = "/".repeat(LONGEST_TARGET + 1);
+        assert_eq!(code(asked("once", &long, &none)), "TargetTooLong");
+        let value = HeaderValue::from_str(&"a".repeat(HEADER_LIMIT)).unwrap();
+        let large = HeaderMap::from_iter([(HeaderName::from_static("x-large"), value)]);
+        assert_eq!(code(asked("once", "/", &large)), "HeadersTooLarge");
+        let mut many = HeaderMap::new();
+        (0..=MOST_HEADERS).for_each(|_| drop(many.append("x-many", HeaderValue::from_static("1"))));
+        assert_eq!(code(asked("once", "/", &many)), "TooManyHeaders");
         assert_eq!(code(Asked { at: At::Port(80), ..asked("once", "/", &none) }), "NoRoute");
     }
 
