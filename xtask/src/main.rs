@@ -25,7 +25,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Obtains the real Kubernetes control plane and the OCI runtimes that tests use
+    /// Obtains the real Kubernetes control plane, Envoy and the OCI runtimes that tests use
     Setup,
     /// Regenerates the golden files: definitions, built-in schemas, transcripts, documents
     Gen {
@@ -109,6 +109,7 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
         Command::Setup => {
             setup::run(settings)?;
             setup::envoy::run(settings)?;
+            setup::proxy::run(settings)?;
             setup::oci::run(settings).map(|()| true)
         }
         Command::Gen { check } => generate::run(settings, check),

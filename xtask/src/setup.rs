@@ -3,6 +3,7 @@
 
 pub(crate) mod envoy;
 pub(crate) mod oci;
+pub(crate) mod proxy;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

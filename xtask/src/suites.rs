@@ -26,6 +26,8 @@ enum Need {
     OciRuntimes,
     /// The definitions of Envoy Gateway and of the Gateway API.
     EnvoyDefinitions,
+    /// Envoy itself.
+    Envoy,
 }
 
 const SUITES: &[Suite] = &[
@@ -95,6 +97,12 @@ const SUITES: &[Suite] = &[
         needs: &[Need::Kubernetes, Need::EnvoyDefinitions],
     },
     Suite {
+        name: "router",
+        about: "sessions, streams, large bodies and failures through a real Envoy, and through the built-in gateway",
+        runs: &[&["-p", "agentcube-extproc", "--features", "envoy-tests", "--test", "router"]],
+        needs: &[Need::Envoy],
+    },
+    Suite {
         name: "durability",
         about: "kill -9 under load, 30 times",
         runs: &[&["-p", "agentcube-testkit", "--test", "durability"]],
@@ -153,6 +161,11 @@ pub(crate) fn run(settings: &Settings, only: Option<&str>) -> Result<bool> {
         && let Err(error) = setup::envoy::run(settings)
     {
         summary.push(format!("SKIPPED: whatever needs the definitions of Envoy Gateway: {error:#}"));
+    }
+    if needed(Need::Envoy)
+        && let Err(error) = setup::proxy::run(settings)
+    {
+        summary.push(format!("SKIPPED: whatever needs Envoy: {error:#}"));
     }
     if needed(Need::OciRuntimes)
         && let Err(error) = setup::oci::run(settings)

@@ -31,6 +31,8 @@ const MOST_HEADERS: usize = 512;
 const LONGEST_REQUEST_ID: usize = 128;
 const ROUTE_NAME: &str = "xds.route_name";
 const REQUEST_ID: &str = "x-request-id";
+/// What Envoy says of our answers in its own logs begins so; by that its configuration knows them from its own.
+const DETAILS: &str = "agentcube_";
 
 /// The head of a request.
 #[derive(Debug)]
@@ -160,7 +162,7 @@ pub fn refused(refusal: &Refusal, request_id: &HeaderValue) -> ProcessingRespons
         status: Some(HttpStatus { code: refusal.status.as_u16().into() }),
         headers: Some(mutation),
         body: refusal.body(request_id).into_bytes(),
-        details: refusal.code.to_owned(),
+        details: format!("{DETAILS}{}", refusal.code),
         ..ImmediateResponse::default()
     };
     ProcessingResponse {

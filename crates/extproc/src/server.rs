@@ -58,7 +58,9 @@ pub struct Options {
     pub lease: Duration,
     /// How many requests may be on their way.
     pub most_held: usize,
-    /// How long requests on their way are listened for when it stops.
+    /// How long it goes on as before when it stops, but for what it says of its health, so that Envoys notice.
+    pub notice: Duration,
+    /// How long requests on their way are listened for after that.
     pub drain: Duration,
     /// How many connections of Envoys there may be.
     pub connections: usize,
@@ -71,6 +73,7 @@ impl Default for Options {
             tenant_header: HeaderName::from_static("x-tenant-id"),
             lease: Duration::from_secs(60),
             most_held: 200_000,
+            notice: Duration::from_secs(3),
             drain: Duration::from_secs(20),
             connections: 1024,
             tls: None,
@@ -82,11 +85,18 @@ impl Default for Options {
 pub trait Sessions: InstanceProvider + 'static {
     /// The instance of a session that is bound, from memory.
     fn lookup(&self, task: &TaskId, key: &SessionKey) -> Option<Reserved>;
+
+    /// Whether there may be requests on their way that nobody has told of.
+    fn set_unsure(&self, unsure: bool);
 }
 
 impl Sessions for Reserver {
     fn lookup(&self, task: &TaskId, key: &SessionKey) -> Option<Reserved> {
         Reserver::lookup(self, task, key)
+    }
+
+    fn set_unsure(&self, unsure: bool) {
+        Reserver::set_unsure(self, unsure);
     }
 }
 
@@ -199,7 +209,10 @@ pub struct Front {
 pub struct Holds(#[expect(dead_code, reason = "held, not read")] Arc<Shared>);
 
 impl Front {
+    /// To be made before the provider runs. Until every request that another process has begun must have been heard of,
+    /// none of them counts as ended.
     pub fn new(client: Client, provider: Arc<dyn Sessions>, options: Options) -> Front {
+        provider.set_unsure(true);
         let shared = Arc::new(Shared::new(provider, &options));
         Front { shared, tasks: Cache::new(client, watcher::Config::default()), options }
     }
@@ -218,8 +231,13 @@ impl Front {
         let _caches = caches.clone().drop_guard();
         let known = watch::Sender::new(false);
         tokio::spawn(tasks.clone().run(caches));
-        let working =
-            async { tokio::join!(crate::tasks::follow(&tasks, &shared.table, &known), shared.let_go()) };
+        let learning = async {
+            tokio::time::sleep(options.lease).await;
+            shared.provider.set_unsure(false);
+        };
+        let working = async {
+            tokio::join!(crate::tasks::follow(&tasks, &shared.table, &known), shared.let_go(), learning)
+        };
         tokio::select! {
             _ = working => {}
             () = serve(&shared, listener, certificates, &options, known.subscribe(), shutdown) => {}
@@ -249,6 +267,7 @@ async fn serve(
     let stopping = async {
         shutdown.cancelled().await;
         say(&health, ServingStatus::NotServing).await;
+        tokio::time::sleep(options.notice).await;
         stop.cancel();
         drained(shared, options.drain).await;
         shared.cut.cancel();

@@ -31,6 +31,7 @@ use std::collections::HashSet;
 use std::fmt::{self, Debug, Formatter};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use agentcube_api::agentcube::task::InstanceStatistics;
 use agentcube_operator::cache::Cache;
@@ -186,6 +187,13 @@ impl Reserver {
         let found = self.shared.lookup(&view, &id, key, Path::Reused)?;
         self.shared.counts.served(Path::Reused);
         Some(found)
+    }
+
+    /// Says whether there may be requests on their way that this router does not know of: where others carry them, they
+    /// go on while a router is restarted. As long as it is so, nothing ends for being idle, and a session that ends is
+    /// taken to have been interrupted. To be said before the router runs.
+    pub fn set_unsure(&self, unsure: bool) {
+        self.shared.index.unsure.store(unsure, Ordering::SeqCst);
     }
 
     /// What this router has done.

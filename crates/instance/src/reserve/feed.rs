@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use agentcube_api::labels;
@@ -134,7 +135,8 @@ impl Shared {
     /// Takes an instance into the pool of its Task. Whether a mark on it must be objected to: it is in use.
     fn place(&self, was: Option<&Instance>, instance: &Arc<Instance>, settled: bool) -> bool {
         let by_session = self.tasks.by_uid(&instance.task_uid).is_none_or(|view| view.by_session);
-        let used = self.pools.apply(was, instance, settled) && !by_session;
+        let unsure = self.index.unsure.load(Ordering::SeqCst);
+        let used = (self.pools.apply(was, instance, settled) || unsure) && !by_session;
         instance.releasing && (used || self.is_used(instance))
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -108,6 +109,8 @@ pub(super) struct Index {
     leases: Mutex<Reached>,
     pods: Mutex<Reached>,
     names: Names,
+    /// There may be requests that this router does not know of.
+    pub(super) unsure: AtomicBool,
 }
 
 impl Index {
@@ -119,6 +122,7 @@ impl Index {
             leases: Mutex::default(),
             pods: Mutex::default(),
             names: Names::default(),
+            unsure: AtomicBool::new(false),
         }
     }
 
@@ -233,9 +237,10 @@ impl Index {
             Kept::Session(session) => (session.releasing, session.ending, session.interrupted),
             Kept::Spoilt { .. } => (false, false, true),
         };
+        let unsure = self.unsure.load(Ordering::SeqCst);
         let must_say = match ending {
-            true => !said && usage.as_ref().is_some_and(|usage| usage.is_in_flight()),
-            false => releasing && usage.as_ref().is_some_and(|usage| usage.is_active()),
+            true => !said && (unsure || usage.as_ref().is_some_and(|usage| usage.is_in_flight())),
+            false => releasing && (unsure || usage.as_ref().is_some_and(|usage| usage.is_active())),
         };
         let objection = must_say.then(|| {
             reached.object(version, &uid);

@@ -2,6 +2,7 @@
 //! `releasing` mark, and says of a session that ends that requests were cut short. Until that is written nothing ends.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -69,7 +70,9 @@ impl Shared {
             return self.say_interrupted(id, session).await;
         }
         let sent = self.clock.now();
-        let active = self.index.last_active(id, sent).unwrap_or(sent);
+        // What this router does not know of may be active now.
+        let known = self.index.last_active(id, sent).filter(|_| !self.index.unsure.load(Ordering::SeqCst));
+        let active = known.unwrap_or(sent);
         match self.writes.renew(session, self.clock.time_of_day(active)).await {
             Ok(lease) => {
                 self.index.wrote(id, active);

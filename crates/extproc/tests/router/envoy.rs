@@ -1,0 +1,192 @@
+//! A real Envoy, configured as `docs/envoy.md` says.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use agentcube_testkit::supervise::Process;
+use anyhow::{Result, bail, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::world::Files;
+
+/// Of the Envoy that `cargo xtask setup` obtains.
+const VERSION: &str = "1.40.0";
+
+/// Envoy as a program.
+pub(crate) struct Program(PathBuf);
+
+impl Program {
+    pub(crate) fn find(cache: &Path) -> Result<Program> {
+        let path = cache.join(format!("envoy-{VERSION}/envoy"));
+        ensure!(path.is_file(), "{} is missing; run `cargo xtask setup`", path.display());
+        Ok(Program(path))
+    }
+}
+
+/// What differs from test to test.
+pub(crate) struct Plan<'a> {
+    pub(crate) routers: &'a [SocketAddr],
+    /// Whether it tells of requests by the access log.
+    pub(crate) logs: bool,
+    pub(crate) tls: Option<&'a Files>,
+}
+
+/// Envoy as a process.
+pub(crate) struct Envoy {
+    pub(crate) address: SocketAddr,
+    process: Process,
+    _directory: TempDir,
+}
+
+impl Envoy {
+    pub(crate) async fn start(program: &Program, plan: Plan<'_>) -> Result<Envoy> {
+        let directory = TempDir::new()?;
+        let address = free_address()?;
+        let config = directory.path().join("envoy.json");
+        std::fs::write(&config, serde_json::to_vec_pretty(&bootstrap(address, &plan))?)?;
+        let arguments =
+            ["-c", &config.to_string_lossy(), "--concurrency", "2", "--use-dynamic-base-id", "-l", "warning"];
+        // Under a process that stays: Envoy ends with the thread that has started it.
+        let log = directory.path().join("envoy.log");
+        let process = Process::start(&program.0, &arguments.map(str::to_owned), &log)?;
+        let envoy = Envoy { address, process, _directory: directory };
+        while tokio::net::TcpStream::connect(address).await.is_err() {
+            if envoy.process.has_ended() {
+                bail!("Envoy does not start: {}", envoy.told());
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        Ok(envoy)
+    }
+
+    pub(crate) fn told(&self) -> String {
+        self.process.log_tail()
+    }
+}
+
+fn free_address() -> Result<SocketAddr> {
+    Ok(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
+
+fn bootstrap(address: SocketAddr, plan: &Plan<'_>) -> Value {
+    let listener = json!({ "name": "http", "address": socket(address), "filter_chains": [{ "filters": [{
+        "name": "http", "typed_config": connections(plan.logs) }] }] });
+    json!({
+        "node": { "id": "test", "cluster": "test" },
+        "static_resources": { "listeners": [listener], "clusters": [destination(), routers(plan)] },
+    })
+}
+
+fn socket(address: SocketAddr) -> Value {
+    json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
+}
+
+fn typed(type_: &str, mut value: Value) -> Value {
+    value["@type"] = json!(format!("type.googleapis.com/envoy.{type_}"));
+    value
+}
+
+fn connections(logs: bool) -> Value {
+    let strip = ["x-gateway-destination-endpoint", "x-reserved-token"].map(|name| json!({ "remove": name }));
+    let strip = typed(
+        "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+        json!({ "mutations": strip }),
+    );
+    let mut config = json!({
+        "stat_prefix": "http",
+        "upgrade_configs": [{ "upgrade_type": "websocket" }],
+        "stream_idle_timeout": "0s",
+        "early_header_mutation_extensions": [{ "name": "strip", "typed_config": strip }],
+        "local_reply_config": local_replies(),
+        "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes() }] },
+        "http_filters": [
+            { "name": "envoy.filters.http.ext_proc", "typed_config": processor() },
+            { "name": "envoy.filters.http.router",
+              "typed_config": typed("extensions.filters.http.router.v3.Router", json!({})) },
+        ],
+    });
+    if logs {
+        let service = json!({ "common_config": { "log_name": "requests", "transport_api_version": "V3",
+            "grpc_service": { "envoy_grpc": { "cluster_name": "routers" } }, "buffer_flush_interval": "0.1s" } });
+        config["access_log"] = json!([{ "name": "envoy.access_loggers.http_grpc",
+            "typed_config": typed("extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig", service) }]);
+        config["access_log_options"] = json!({ "access_log_flush_interval": "1s" });
+    }
+    typed("extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", config)
+}
+
+/// What Envoy itself has to say is JSON as well. What the router says goes through as it is.
+fn local_replies() -> Value {
+    let ours = typed(
+        "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+        json!({ "expression": "!response.code_details.startsWith('agentcube')" }),
+    );
+    let error = json!({ "error": { "code": "GatewayError", "message": "%LOCAL_REPLY_BODY%",
+        "detail": "%RESPONSE_CODE_DETAILS%", "requestId": "%REQ(X-REQUEST-ID)%" } });
+    json!({ "mappers": [{
+        "filter": { "extension_filter": { "name": "others", "typed_config": ours } },
+        "body_format_override": { "json_format": error },
+    }] })
+}
+
+fn routes() -> Value {
+    let rewrite =
+        |prefix: &str| json!({ "pattern": { "regex": format!("^{prefix}/?") }, "substitution": "/" });
+    let route = |task: &str| {
+        let prefix = format!("/default/{task}");
+        json!({ "name": format!("httproute/default/{task}/rule/0/match/0/*"),
+            "match": { "path_separated_prefix": prefix },
+            "route": { "cluster": "agentcube-destination", "timeout": "0s", "regex_rewrite": rewrite(&prefix) } })
+    };
+    json!([route("agent"), route("gone")])
+}
+
+fn processor() -> Value {
+    typed(
+        "extensions.filters.http.ext_proc.v3.ExternalProcessor",
+        json!({
+            "grpc_service": { "envoy_grpc": { "cluster_name": "routers" }, "timeout": "60s" },
+            "failure_mode_allow": false,
+            "message_timeout": "60s",
+            "status_on_error": { "code": "ServiceUnavailable" },
+            "request_attributes": ["xds.route_name"],
+            "processing_mode": { "request_header_mode": "SEND", "response_header_mode": "SKIP" },
+            "metadata_options": { "receiving_namespaces": { "untyped": ["envoy.lb"] } },
+        }),
+    )
+}
+
+fn destination() -> Value {
+    json!({
+        "name": "agentcube-destination", "type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "connect_timeout": "10s",
+        "original_dst_lb_config": { "metadata_key": {
+            "key": "envoy.lb", "path": [{ "key": "x-gateway-destination-endpoint" }] } },
+    })
+}
+
+fn routers(plan: &Plan<'_>) -> Value {
+    let endpoints: Vec<Value> =
+        plan.routers.iter().map(|address| json!({ "endpoint": { "address": socket(*address) } })).collect();
+    let http2 = typed(
+        "extensions.upstreams.http.v3.HttpProtocolOptions",
+        json!({ "explicit_http_config": { "http2_protocol_options": {} } }),
+    );
+    let mut cluster = json!({
+        "name": "routers", "type": "STATIC", "connect_timeout": "1s",
+        "load_assignment": { "cluster_name": "routers", "endpoints": [{ "lb_endpoints": endpoints }] },
+        "typed_extension_protocol_options": { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2 },
+    });
+    // A router that is gone, or about to go, is not asked any more.
+    cluster["health_checks"] = json!([{ "timeout": "1s", "interval": "0.2s", "no_traffic_interval": "0.2s",
+        "unhealthy_threshold": 1, "healthy_threshold": 1, "grpc_health_check": {} }]);
+    if let Some(files) = plan.tls {
+        let file = |path: &Path| json!({ "filename": path });
+        let context = json!({ "sni": "localhost", "common_tls_context": {
+            "tls_certificates": [{ "certificate_chain": file(&files.client), "private_key": file(&files.client_key) }],
+            "validation_context": { "trusted_ca": file(&files.authority) } } });
+        cluster["transport_socket"] = json!({ "name": "tls",
+            "typed_config": typed("extensions.transport_sockets.tls.v3.UpstreamTlsContext", context) });
+    }
+    cluster
+}
