@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::{
     apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, get, image, invoke, logs,
-    port_forward, sample_agent, sessions, status, token, up, version,
+    port_forward, router, sample_agent, sessions, status, token, up, version,
 };
 
 /// Clients of ours say themselves what goes wrong.
@@ -71,6 +71,8 @@ pub(crate) enum Command {
     Doctor(doctor::Arguments),
     /// Run the embedded Kubernetes API server alone
     Apiserver(apiserver::Arguments),
+    /// Find the instance of every request for Envoys, in front of a cluster
+    Router(router::Arguments),
     /// Print a completion script for a shell
     #[command(after_help = "Examples:
   agentcube completion bash > /etc/bash_completion.d/agentcube

@@ -23,6 +23,7 @@ mod pods;
 mod port_forward;
 mod readiness;
 mod reference;
+mod router;
 mod sample_agent;
 mod sessions;
 mod status;
@@ -92,6 +93,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Version(arguments) => small(version::run(arguments, environment)),
         Command::Doctor(arguments) => doctor::run(arguments, environment),
         Command::Apiserver(arguments) => large(apiserver::run(arguments)),
+        Command::Router(arguments) => large(router::run(arguments, environment)),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "agentcube", &mut script);

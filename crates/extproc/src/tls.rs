@@ -62,6 +62,11 @@ impl Certificates {
 }
 
 impl Tls {
+    /// Whether the files can be used as they are.
+    pub fn check(&self) -> Result<(), Error> {
+        config(self).map(drop)
+    }
+
     fn changed(&self) -> Vec<Option<SystemTime>> {
         let files = [Some(&self.certificate), Some(&self.key), self.client_authorities.as_ref()];
         let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();

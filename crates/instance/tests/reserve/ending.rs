@@ -76,6 +76,35 @@ async fn an_idle_session_is_released_unless_a_request_rescues_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_router_may_not_know_of_is_not_released() {
+    let world = World::new().await;
+    let task = world.task("agent", json!({})).await;
+    let (user, unsure) = (world.router("a").await, world.router("b").await);
+    drop(user.reserve(&task, "user-1").await.unwrap());
+    unsure.reserver.set_unsure(true);
+    let marked = world.annotate_session(&task, "user-1", json!({ labels::RELEASING: "idle" })).await;
+    has_seen_lease(&world, &unsure, version(&marked)).await;
+    let lease = world.session(&task, "user-1").await.unwrap();
+    assert!(!is_releasing(&lease), "a router without any request of it objects");
+    assert!(lease.spec.unwrap().renew_time.unwrap().0 > marked.spec.clone().unwrap().renew_time.unwrap().0);
+    unsure.reserver.set_unsure(false);
+    until("the mark stays", async || {
+        let marked = world.annotate_session(&task, "user-1", json!({ labels::RELEASING: "idle" })).await;
+        has_seen_lease(&world, &user, version(&marked)).await;
+        has_seen_lease(&world, &unsure, version(&marked)).await;
+        world.session(&task, "user-1").await.filter(is_releasing)
+    })
+    .await;
+    unsure.reserver.set_unsure(true);
+    let name = lease_name(&task.uid, &crate::world::key("user-1"));
+    world.leases().delete(&name, &DeleteParams::default()).await.unwrap();
+    let ending = world.session(&task, "user-1").await.unwrap();
+    has_seen_lease(&world, &unsure, version(&ending)).await;
+    let lease = world.session(&task, "user-1").await.unwrap();
+    assert!(lease.annotations().contains_key(labels::INTERRUPTED), "there may have been a request");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_ends_is_waited_for_and_says_what_it_cut_short() {
     let world = World::new().await;
     let task = world.task("agent", json!({})).await;
