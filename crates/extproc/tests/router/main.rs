@@ -33,7 +33,7 @@ fn main() -> ExitCode {
             if options.selects(&name) {
                 let tried =
                     async { (case.run)(&World::new(case.setting()).await?.with_gateway().await?).await };
-                report.note(&name, limited(tried).await);
+                report.note(&name, Box::pin(limited(tried)).await);
             }
         }
         let program = match program {
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
                     let tried = (case.run)(&world).await;
                     tried.with_context(|| world.told())
                 };
-                report.note(&name, limited(tried).await);
+                report.note(&name, Box::pin(limited(tried)).await);
             }
         }
     });
