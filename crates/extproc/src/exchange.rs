@@ -139,7 +139,13 @@ fn plan(
         query: head.query.as_deref(),
         headers: &head.headers,
     };
-    decide::plan(table, tenant, &asked)
+    let plan = decide::plan(table, tenant, &asked)?;
+    if !plan.ask.is_plain() {
+        let message = "behind Envoy, conversations of MCP and A2A are not followed by their own ids yet: give the Task \
+                       an extractor that finds the session, or a gateway of class agentcube";
+        return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", message));
+    }
+    Ok(plan)
 }
 
 #[cfg(test)]

@@ -27,6 +27,15 @@ const LONGEST_TARGET: usize = 32 << 10;
 pub const TOKEN: HeaderName = HeaderName::from_static(RESERVED_TOKEN_HEADER);
 /// By this Envoy is told the endpoint; whoever takes it from a client lets the client choose.
 pub const DESTINATION: HeaderName = HeaderName::from_static("x-gateway-destination-endpoint");
+/// What only a gateway says.
+const OURS: [&str; 6] = [
+    RESERVED_TOKEN_HEADER,
+    "x-gateway-destination-endpoint",
+    "x-forwarded-host",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-for",
+];
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
@@ -64,6 +73,8 @@ pub struct Plan {
     pub subject: Option<Subject>,
     /// How the client reached the gateway.
     pub scheme: &'static str,
+    /// Headers that are written to be taken for those that only a gateway says.
+    forged: Vec<HeaderName>,
 }
 
 /// Finds what a request asks for where nobody has made sure who sends it. The header `tenant` says on whose behalf it
@@ -95,7 +106,7 @@ pub fn plan_on(route: Arc<Route>, asked: &Asked<'_>) -> Result<Plan, Refusal> {
     let wanted =
         provider::Request { task: route.task.clone(), key, tenant: None, which: provider::Which::OrNew };
     let host = asked.host.unwrap_or_default().to_owned();
-    Ok(Plan { route, host, wanted, ask, subject: None, scheme: "http" })
+    Ok(Plan { route, host, wanted, ask, subject: None, scheme: "http", forged: forged(asked.headers) })
 }
 
 impl Plan {
@@ -130,6 +141,13 @@ fn session(route: &Route, asked: &Asked<'_>) -> Result<(Option<SessionKey>, Ask)
 pub fn tenant_of(headers: &HeaderMap, header: &HeaderName) -> Option<String> {
     let tenant = headers.get(header).and_then(|value| value.to_str().ok());
     tenant.filter(|tenant| !tenant.is_empty()).map(str::to_owned)
+}
+
+/// Many servers read an underscore in the name of a header as a dash.
+fn forged(headers: &HeaderMap) -> Vec<HeaderName> {
+    let guarded =
+        |name: &&HeaderName| name.as_str().contains('_') && OURS.contains(&&*name.as_str().replace('_', "-"));
+    headers.keys().filter(guarded).cloned().collect()
 }
 
 /// Refuses what cannot be routed at all; gives the host otherwise.
@@ -180,7 +198,8 @@ impl Decision {
     /// For a request that has its instance.
     pub fn new(plan: &Plan, reserved: &Reserved) -> Decision {
         let mut decision =
-            Decision { endpoint: reserved.endpoint, set: Vec::new(), remove: vec![DESTINATION] };
+            Decision { endpoint: reserved.endpoint, set: Vec::new(), remove: plan.forged.clone() };
+        decision.remove.push(DESTINATION);
         let token = HeaderValue::from_str(reserved.token.reveal()).ok().map(|mut token| {
             token.set_sensitive(true);
             token
@@ -282,7 +301,9 @@ mod tests {
     fn only_the_gateway_says_where_a_request_goes_and_with_which_token() {
         let none = HeaderMap::new();
         for (name, path, prefix) in [("chat", "/prod/chat/u1", Some("/prod/chat")), ("once", "/", None)] {
-            let plan = plan(&table(), &TENANT, &asked(name, path, &none)).unwrap();
+            let underscores =
+                headers(&[("x_reserved_token", "forged"), ("x_forwarded-for", "forged"), ("x_other", "1")]);
+            let plan = plan(&table(), &TENANT, &asked(name, path, &underscores)).unwrap();
             let reserved = Reserved {
                 instance: InstanceId { name: "chat-0".into(), uid: "p1".into() },
                 endpoint: Endpoint { host: [10, 0, 0, 1].into(), port: 8080 },
@@ -298,7 +319,10 @@ mod tests {
                 ("x-forwarded-host", "forged"),
                 ("x-other", "kept"),
             ]);
+            sent.extend(underscores);
             decision.apply(&mut sent);
+            assert!(!sent.contains_key("x_reserved_token") && !sent.contains_key("x_forwarded-for"));
+            assert!(sent.contains_key("x_other"));
             assert_eq!(sent[TOKEN], reserved.token.reveal());
             assert!(sent[TOKEN].is_sensitive() && !sent.contains_key(DESTINATION));
             let says = |name: &str| sent.get(name).map(|value| value.to_str().unwrap());

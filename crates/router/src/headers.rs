@@ -100,10 +100,12 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-/// The protocol that is asked for instead of HTTP.
+/// The protocol that is asked for instead of HTTP: a WebSocket, and nothing else. Within another one, HTTP/2 above all,
+/// requests would reach an instance that no gateway has looked at.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"));
-    asked.then(|| headers.get(UPGRADE).cloned()).flatten()
+    let protocol = headers.get(UPGRADE).filter(|_| asked && headers.get_all(UPGRADE).iter().count() == 1);
+    protocol.filter(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket")).cloned()
 }
 
 fn options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
@@ -225,6 +227,22 @@ mod tests {
         let sent = sent(&[("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "x")]);
         for pair in [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "x")] {
             assert!(sent.contains(&(pair.0.to_owned(), pair.1.to_owned())), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_not() {
+        for upgrade in [
+            &[("upgrade", "h2c")][..],
+            &[("upgrade", "websocket, h2c")],
+            &[("upgrade", "websocket"), ("upgrade", "h2c")],
+        ] {
+            let mut pairs = vec![("connection", "Upgrade, HTTP2-Settings"), ("http2-settings", "AAMAAABk")];
+            pairs.extend(upgrade);
+            let names: Vec<String> = sent(&pairs).into_iter().map(|(name, _)| name).collect();
+            for name in ["connection", "upgrade", "http2-settings"] {
+                assert!(!names.iter().any(|sent| sent == name), "{name} in {names:?}");
+            }
         }
     }
 

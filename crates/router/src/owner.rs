@@ -52,14 +52,18 @@ pub fn session(subject: Option<&Subject>, key: SessionKey) -> Result<SessionKey,
     let Some(subject) = subject else {
         return if is_marked(key.as_str()) { Err(Foreign) } else { Ok(key) };
     };
-    let mark = subject.mark();
+    Ok(marked(&subject.mark(), &key))
+}
+
+/// The key of whoever has this mark.
+pub(crate) fn marked(mark: &str, key: &SessionKey) -> SessionKey {
     let whole = SessionKey::new(&format!("{MARK}{mark}{MARK}{key}"));
     // Only a key that was near the limit before is too long now; its digest stands for it.
     let short = || {
         let digest = hex(digest(&SHA256, key.as_str().as_bytes()).as_ref());
         SessionKey::new(&format!("{MARK}{mark}{MARK}{digest}"))
     };
-    Ok(whole.or_else(|_| short()).expect("a mark and a digest are short, and have no control characters"))
+    whole.or_else(|_| short()).expect("a mark and a digest are short, and have no control characters")
 }
 
 fn is_marked(key: &str) -> bool {

@@ -32,6 +32,7 @@ fn table() -> Table {
     let places = json!({ "extractors": [{ "type": "httpHeader", "name": "x-session" }] });
     table.set_task(task("chat", json!({ "routePolicy": "BySession", "sessionIdentifier": places })));
     table.set_task(task("once", json!({ "routePolicy": "Oneshot" })));
+    table.set_task(task("tools", json!({ "routePolicy": "BySession", "protocol": "MCP" })));
     table
 }
 
@@ -77,6 +78,7 @@ fn a_request_gets_its_instance() {
     let forged = [
         ("x-session", "u1"),
         ("x-reserved-token", "forged"),
+        ("x_reserved_token", "forged"),
         ("x-gateway-destination-endpoint", "10.0.0.1:22"),
     ];
     let Step::Reserve(wanted) = exchange.take(&table(), &TENANT, head(CHAT, &forged)) else {
@@ -94,7 +96,9 @@ fn a_request_gets_its_instance() {
     assert_eq!(of_balancer.fields["agentcube-pick"], text("pick-1"));
     let Some(Response::RequestHeaders(answer)) = settled.response.response else { panic!("about the head") };
     let mutation = answer.response.unwrap().header_mutation.unwrap();
-    assert!(mutation.remove_headers.contains(&"x-gateway-destination-endpoint".to_owned()));
+    for name in ["x-gateway-destination-endpoint", "x_reserved_token"] {
+        assert!(mutation.remove_headers.contains(&name.to_owned()), "{name}");
+    }
     let set: HashMap<String, Vec<u8>> = mutation
         .set_headers
         .into_iter()
@@ -121,12 +125,13 @@ fn a_request_gets_its_instance() {
 fn refusals_are_answers_in_json() {
     type Case<'a> = (Option<&'a str>, &'a [(&'a str, &'a str)], i32, &'a str);
     let id = ("x-request-id", "id-1");
-    let cases: [Case<'_>; 5] = [
+    let cases: [Case<'_>; 6] = [
         (None, &[("x-session", "u1"), id], 404, "NoRoute"),
         (Some("httproute/prod/gone/rule/0"), &[id], 404, "NoRoute"),
         // The route that a client would like to have is not asked for.
         (Some("other"), &[("xds.route_name", "httproute/prod/chat/rule/0"), id], 404, "NoRoute"),
         (CHAT, &[id], 400, "SessionKeyMissing"),
+        (Some("httproute/prod/tools/rule/0"), &[("mcp-session-id", "s1"), id], 501, "NotSupported"),
         (CHAT, &[("x-session", "u1"), ("bad name", "x"), id], 400, "HeaderInvalid"),
     ];
     for (route, fields, status, code) in cases {

@@ -52,11 +52,15 @@ enum Step {
 }
 
 impl State {
+    /// The keys, unless they are too old for anything.
+    fn usable(&self, keep: Duration, now: Instant) -> Option<&(Arc<KeySet>, Instant)> {
+        self.keys.as_ref().filter(|(_, fetched)| now < *fetched + keep + OVERTIME)
+    }
+
     fn step(&self, id: Option<&str>, keep: Duration, now: Instant) -> Step {
         let under_way = self.flight.as_ref().is_some_and(|flight| flight.has_changed().is_ok());
         let may = self.not_before.is_none_or(|at| now >= at);
-        let usable = self.keys.as_ref().filter(|(_, fetched)| now < *fetched + keep + OVERTIME);
-        let Some((keys, fetched)) = usable else {
+        let Some((keys, fetched)) = self.usable(keep, now) else {
             return if may || under_way { Step::Fetch } else { Step::Unavailable };
         };
         if !keys.knows(id) {
@@ -101,7 +105,7 @@ impl Keyring {
         let mut flight = self.flight(true);
         // It never sends; its end is what is waited for.
         while flight.changed().await.is_ok() {}
-        self.state.lock().keys.as_ref().map(|(keys, _)| keys.clone())
+        self.state.lock().usable(self.keep, Instant::now()).map(|(keys, _)| keys.clone())
     }
 
     /// The fetch under way, or a new one. It goes on without those who wait for it.
@@ -159,6 +163,8 @@ mod tests {
         state.take_in(None, now + seconds(301));
         assert!(matches!(step(&state, "a", 301), Step::Use(_)), "it was just tried");
         assert!(matches!(step(&state, "a", 303), Step::Renew(_)));
+        assert!(state.usable(KEEP, now + seconds(300 + 3599)).is_some());
+        assert!(state.usable(KEEP, now + seconds(300 + 3600)).is_none());
         assert!(matches!(step(&state, "a", 300 + 3600), Step::Fetch), "too old");
     }
 

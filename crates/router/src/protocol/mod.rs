@@ -58,6 +58,11 @@ pub enum Ask {
 }
 
 impl Ask {
+    /// Nothing has to be found out about the session any more.
+    pub fn is_plain(&self) -> bool {
+        *self == Ask::Plain
+    }
+
     /// What the head of a request asks for; the path is the one below the Task's prefix.
     pub fn read(
         spoken: &Spoken,

@@ -15,6 +15,7 @@ use super::answer::Learner;
 use super::json::Found;
 use super::{Ask, Spoken, card, mcp, seal};
 use crate::decide::{Decision, Plan};
+use crate::owner;
 use crate::refusal::Refusal;
 
 const MCP_SESSION: &str = "mcp-session";
@@ -117,14 +118,11 @@ fn alias(plan: &Plan, space: &'static str, text: &str) -> Alias {
     Alias { space, subject: plan.subject.clone(), text: text.into() }
 }
 
-/// A key that the client's own word is a part of: nobody else's, and none that the router makes, reads the same.
+/// A key that the client's own word is a part of: the subject's own where there is one, so that nobody else can write it.
 fn key(plan: &Plan, kind: &str, text: &str) -> Result<SessionKey, Refusal> {
-    let text = match &plan.subject {
-        None => format!("{kind}:{text}"),
-        Some(subject) => format!("{kind}@{}:{subject}:{text}", subject.len()),
-    };
-    SessionKey::new(&text)
-        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, "SessionKeyInvalid", error.to_string()))
+    let key = SessionKey::new(&format!("{kind}:{text}"))
+        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, "SessionKeyInvalid", error.to_string()))?;
+    Ok(plan.subject.as_ref().map_or_else(|| key.clone(), |mark| owner::marked(mark, &key)))
 }
 
 fn agent_card(plan: &Plan, which: card::Which) -> Refusal {

@@ -122,10 +122,10 @@ async fn large_bodies_pass_both_ways() {
     assert_eq!(at, CHUNKS << 16);
 }
 
-/// A server that agrees to speak `echo` instead of HTTP, and then repeats what it hears in capitals.
+/// A server that agrees to speak something else than HTTP, and then repeats what it hears in capitals.
 async fn upgrading() -> std::net::SocketAddr {
     serve(|mut request: Request<Incoming>| async move {
-        let asked = request.headers().get("upgrade").is_some_and(|protocol| protocol == "echo");
+        let asked = request.headers().get("upgrade").is_some_and(|protocol| protocol == "websocket");
         let mut response = Response::new(Full::new(Bytes::new()));
         if !asked {
             *response.status_mut() = StatusCode::UPGRADE_REQUIRED;
@@ -146,7 +146,7 @@ async fn upgrading() -> std::net::SocketAddr {
         });
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         response.headers_mut().insert("connection", "upgrade".parse().unwrap());
-        response.headers_mut().insert("upgrade", "echo".parse().unwrap());
+        response.headers_mut().insert("upgrade", "websocket".parse().unwrap());
         response
     })
     .await
@@ -156,12 +156,12 @@ async fn upgraded(world: &World, path: &str) -> TokioIo<hyper::upgrade::Upgraded
     let request = Request::get(path)
         .header("host", "localhost")
         .header("connection", "Upgrade")
-        .header("upgrade", "echo")
+        .header("upgrade", "websocket")
         .body(Full::new(Bytes::new()))
         .unwrap();
     let mut response = world.send(request).await;
     assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
-    assert_eq!(response.headers()["upgrade"], "echo");
+    assert_eq!(response.headers()["upgrade"], "websocket");
     TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap())
 }
 
