@@ -388,3 +388,37 @@ fn read(headers: &HeaderMap, shape: &'static super::json::Shape) -> Result<Head,
 
 /// Who a request is from, where somebody has made sure of it: sessions are theirs alone.
 pub type Subject = Arc<str>;
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use serde_json::json;
+
+    use super::*;
+    use crate::decide::{self, Asked, At};
+    use crate::owner::{self, Subject};
+    use crate::route::Route;
+
+    #[test]
+    fn the_key_of_a_subject_can_be_written_by_nobody_else() {
+        let task = json!({
+            "apiVersion": "agentcube.io/v1alpha1", "kind": "Task",
+            "metadata": { "name": "tools", "namespace": "prod", "uid": "t1" },
+            "spec": { "deployment": { "type": "sandbox", "sandboxTemplate": {} },
+                "routing": { "routePolicy": "BySession", "protocol": "A2A" } },
+        });
+        let route = Arc::new(Route::read(&serde_json::from_value(task).unwrap()).unwrap());
+        let (at, headers) = (At::Port(80), HeaderMap::new());
+        let asked =
+            Asked { at, method: &Method::POST, host: Some("a"), path: "/", query: None, headers: &headers };
+        let mut plan = decide::plan_on(route, &asked).unwrap();
+        assert_eq!(key(&plan, "context", "c1").unwrap().as_str(), "context:c1");
+        let of = |name: &str| Subject { issuer: "issuer".into(), name: name.into() };
+        plan.own(Some(&of("ada"))).unwrap();
+        let adas = key(&plan, "context", "c1").unwrap();
+        assert!(owner::session(None, adas.clone()).is_err());
+        assert_ne!(owner::session(Some(&of("bob")), adas.clone()).unwrap(), adas);
+        plan.own(Some(&of("bob"))).unwrap();
+        assert_ne!(key(&plan, "context", "c1").unwrap(), adas);
+    }
+}
