@@ -51,6 +51,7 @@ async fn define(client: &Client) -> Result<()> {
         gateway_api::gateways::Gateway::crd(),
         gateway_api::gatewayclasses::GatewayClass::crd(),
         gateway_api::httproutes::HttpRoute::crd(),
+        agentcube_api::TaskGateway::crd(),
     ] {
         let approved = ("api-approved.kubernetes.io".to_owned(), "https://example.com/approved".to_owned());
         definition.metadata.annotations.get_or_insert_default().extend([approved]);
