@@ -299,7 +299,6 @@ mod tests {
 
     #[test]
     fn only_the_gateway_says_where_a_request_goes_and_with_which_token() {
-        let none = HeaderMap::new();
         for (name, path, prefix) in [("chat", "/prod/chat/u1", Some("/prod/chat")), ("once", "/", None)] {
             let underscores =
                 headers(&[("x_reserved_token", "forged"), ("x_forwarded-for", "forged"), ("x_other", "1")]);
