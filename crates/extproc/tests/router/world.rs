@@ -272,9 +272,11 @@ impl Router {
         Ok(Router { address, runtime: Some(runtime), on_their_way, shutdown, over: Some(over) })
     }
 
+    /// Comes back when nothing of it is left: its sockets are closed when its threads have ended.
     fn kill(mut self) -> SocketAddr {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            let ending = std::thread::spawn(move || runtime.shutdown_timeout(crate::LONG));
+            let _ended = ending.join();
         }
         self.address
     }
