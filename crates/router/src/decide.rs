@@ -11,7 +11,6 @@ use http::{HeaderMap, Method, StatusCode};
 
 use crate::extract::KeyError;
 use crate::owner;
-use crate::protocol::talk::Subject;
 use crate::protocol::{Ask, Spoken, card};
 use crate::refusal::Refusal;
 use crate::route::{Route, SessionRule, Table};
@@ -69,8 +68,8 @@ pub struct Plan {
     pub wanted: provider::Request,
     /// How the session is found.
     pub ask: Ask,
-    /// Who asks, where somebody has made sure of it. A front that authenticates sets it before it settles.
-    pub subject: Option<Subject>,
+    /// The mark of who asks, where somebody has made sure of it; [`Plan::own`] sets it.
+    pub subject: Option<Arc<str>>,
     /// How the client reached the gateway.
     pub scheme: &'static str,
     /// Headers that are written to be taken for those that only a gateway says.
@@ -143,11 +142,15 @@ pub fn tenant_of(headers: &HeaderMap, header: &HeaderName) -> Option<String> {
     tenant.filter(|tenant| !tenant.is_empty()).map(str::to_owned)
 }
 
-/// Many servers read an underscore in the name of a header as a dash.
 fn forged(headers: &HeaderMap) -> Vec<HeaderName> {
-    let guarded =
-        |name: &&HeaderName| name.as_str().contains('_') && OURS.contains(&&*name.as_str().replace('_', "-"));
-    headers.keys().filter(guarded).cloned().collect()
+    let written_otherwise = headers.keys().filter(|name| name.as_str().contains('_'));
+    written_otherwise.filter(|name| OURS.iter().any(|ours| reads_as(name, ours))).cloned().collect()
+}
+
+/// Whether a header may be taken for another: many servers read underscores in names as dashes.
+pub(crate) fn reads_as(name: &HeaderName, other: &str) -> bool {
+    let plain = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    name.as_str().bytes().map(plain).eq(other.bytes().map(plain))
 }
 
 /// Refuses what cannot be routed at all; gives the host otherwise.

@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, Uri};
 
-use crate::decide::{DESTINATION, Decision, TOKEN};
+use crate::decide::{self, Decision, TOKEN};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -66,15 +66,9 @@ pub(crate) fn to_instance(headers: &mut HeaderMap, added: &Added<'_>) {
     headers.insert(REQUEST_ID, added.request_id.clone());
 }
 
-/// Removes headers that only the gateway may set, also when a client writes them with underscores: many servers read
-/// both as one.
+/// Removes headers that only the gateway may set, however a client writes them.
 pub(crate) fn strip(headers: &mut HeaderMap, names: &[HeaderName]) {
-    let same = |one: &HeaderName, other: &HeaderName| {
-        let plain = |byte: u8| if byte == b'_' { b'-' } else { byte };
-        one.as_str().bytes().map(plain).eq(other.as_str().bytes().map(plain))
-    };
-    let own = [TOKEN, DESTINATION];
-    let protected = |name: &&HeaderName| names.iter().chain(&own).any(|one| same(one, name));
+    let protected = |name: &&HeaderName| names.iter().any(|one| decide::reads_as(name, one.as_str()));
     let found: Vec<HeaderName> = headers.keys().filter(protected).cloned().collect();
     for name in found {
         headers.remove(name);

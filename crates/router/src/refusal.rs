@@ -25,17 +25,8 @@ pub struct Refusal {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// For the log only: it may name things that are none of the client's business.
     pub detail: Option<String>,
-    /// What a protocol has of its own.
-    pub(crate) special: Box<Special>,
-}
-
-/// What only some protocols say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Special {
-    /// The body of the answer.
-    words: Option<serde_json::Value>,
-    /// The methods that would have been allowed.
-    allowed: Option<&'static str>,
+    /// The body of the answer, where a protocol has its own words.
+    pub(crate) words: Option<Box<serde_json::Value>>,
 }
 
 impl Refusal {
@@ -47,13 +38,13 @@ impl Refusal {
             retry_after: None,
             headers: Vec::new(),
             detail: None,
-            special: Box::default(),
+            words: None,
         }
     }
 
     /// The same in the words of a protocol.
     pub(crate) fn in_words(mut self, words: serde_json::Value) -> Refusal {
-        self.special.words = Some(words);
+        self.words = Some(Box::new(words));
         self
     }
 
@@ -63,7 +54,7 @@ impl Refusal {
     }
 
     pub(crate) fn allowing(mut self, methods: &'static str) -> Refusal {
-        self.special.allowed = Some(methods);
+        self.headers.push((ALLOW, HeaderValue::from_static(methods)));
         self
     }
 
@@ -163,7 +154,7 @@ impl Refusal {
 
     /// The body of the answer, as JSON.
     pub fn body(&self, request_id: &HeaderValue) -> String {
-        if let Some(words) = &self.special.words {
+        if let Some(words) = &self.words {
             return words.to_string();
         }
         let mut error = json!({ "code": self.code, "message": self.message });
@@ -182,9 +173,6 @@ impl Refusal {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(seconds) = self.retry_seconds() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        if let Some(methods) = self.special.allowed {
-            headers.insert(ALLOW, HeaderValue::from_static(methods));
         }
         for (name, value) in &self.headers {
             headers.append(name, value.clone());

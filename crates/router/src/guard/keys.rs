@@ -168,6 +168,17 @@ mod tests {
         assert!(matches!(step(&state, "a", 300 + 3600), Step::Fetch), "too old");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_are_too_old_are_not_used_when_no_others_can_be_had() {
+        let nobody = Uri::from_static("http://127.0.0.1:1/keys");
+        let ring = Arc::new(Keyring::new(nobody, KEEP, Arc::default()));
+        ring.state.lock().take_in(Some(set("a")), Instant::now());
+        tokio::time::advance(KEEP + OVERTIME - seconds(1)).await;
+        assert!(ring.keys(Some("a")).await.is_some());
+        tokio::time::advance(LONGEST_WAIT).await;
+        assert!(ring.keys(Some("a")).await.is_none());
+    }
+
     #[test]
     fn unknown_keys_are_asked_for_once_in_a_while() {
         let now = Instant::now();

@@ -386,9 +386,6 @@ fn read(headers: &HeaderMap, shape: &'static super::json::Shape) -> Result<Head,
     }
 }
 
-/// Who a request is from, where somebody has made sure of it: sessions are theirs alone.
-pub type Subject = Arc<str>;
-
 #[cfg(test)]
 mod tests {
     use http::Method;
