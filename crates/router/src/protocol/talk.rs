@@ -1,7 +1,6 @@
 //! One exchange of a conversation: settles which session it is of, and takes from the answer by which ids the session is
 //! to be found again. That is written down before the client hears of it. Asks whoever gives instances; knows no sockets.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_instance::SessionKey;
@@ -388,6 +387,8 @@ fn read(headers: &HeaderMap, shape: &'static super::json::Shape) -> Result<Head,
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use http::Method;
     use serde_json::json;
 
