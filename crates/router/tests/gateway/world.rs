@@ -158,7 +158,8 @@ impl World {
         World::start(options, None).await
     }
 
-    async fn start(options: Options, policy: Option<Value>) -> World {
+    /// With both.
+    pub(crate) async fn start(options: Options, policy: Option<Value>) -> World {
         let server = Server::builder().memory().embed().await.expect("a server in memory starts");
         let client = Client::new(server.front(), "default");
         install(&client).await;
@@ -237,6 +238,12 @@ impl World {
     pub(crate) async fn delete(&self, object: &Value) {
         let (api, name) = self.api(object);
         api.delete(&name, &Default::default()).await.unwrap();
+    }
+
+    /// Waits until an object is not there any more.
+    pub(crate) async fn until_gone(&self, object: &Value) {
+        let (api, name) = self.api(object);
+        self.eventually(|| async { api.get_opt(&name).await.unwrap().is_none().then_some(()) }).await;
     }
 
     /// Deletes an object, and leaves what belongs to it.
