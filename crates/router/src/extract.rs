@@ -57,6 +57,14 @@ impl Extractors {
         self.0.is_empty()
     }
 
+    /// The parts of a path that are looked at for a key, as they stand in it.
+    pub(crate) fn in_path<'a>(&self, path: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter_map(move |place| match place {
+            Place::PathVar { template, .. } => template.find(path),
+            _ => None,
+        })
+    }
+
     /// The key of a request, given its headers, its path below the prefix, and its query.
     pub fn key(&self, headers: &HeaderMap, path: &str, query: Option<&str>) -> Result<SessionKey, KeyError> {
         for place in &self.0 {

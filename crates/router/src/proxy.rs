@@ -14,7 +14,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
 use parking_lot::RwLock;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -24,12 +24,15 @@ use crate::breaker::{self, Breakers};
 use crate::converse::{self, Answer, Ending};
 use crate::decide::{self, Asked, At, Decision, Plan};
 use crate::gateway::Options;
-use crate::guard::{Admitted, Guard, Guards, Sharing};
+use crate::guard::{Admitted, Guard, Guards, Origin, Sharing};
 use crate::headers::{self, Added, RequestIds};
 use crate::pool::{Connect, Lent, Pool};
 use crate::protocol::talk::{self, Talk};
 use crate::refusal::Refusal;
-use crate::route::{Limits, Route, Table};
+use crate::room::Room;
+use crate::route::{self, Limits, Route, Table};
+use crate::slots::{Slot, Slots};
+use crate::tls::Greeting;
 use crate::tunnel;
 use crate::upload::{Progress, Received, Sent};
 use crate::watch::{self, Watch};
@@ -48,11 +51,11 @@ pub(crate) struct Proxy {
     /// Ends them.
     pub(crate) cut: CancellationToken,
     /// How many more connections of clients there may be.
-    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) slots: Slots,
     /// How long a client may take to send the head of a request, and may be silent between two.
     pub(crate) head_timeout: Duration,
     /// For bodies that have to be read before they can be passed on.
-    room: Arc<Semaphore>,
+    room: Arc<Room>,
 }
 
 /// The connection that requests come in on.
@@ -60,12 +63,18 @@ pub(crate) struct Client {
     /// The port by which routes are found.
     pub(crate) port: u16,
     pub(crate) address: IpAddr,
-    /// It speaks TLS.
-    pub(crate) secure: bool,
+    /// How it greeted, if it speaks TLS.
+    pub(crate) tls: Option<Greeting>,
     /// Closes it.
     pub(crate) cut: CancellationToken,
     /// Its place among the connections that there may be.
-    pub(crate) slot: Arc<OwnedSemaphorePermit>,
+    pub(crate) slot: Arc<Slot>,
+}
+
+impl Client {
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
 }
 
 /// Where a request is to go, and who guards the way there.
@@ -124,9 +133,9 @@ impl Proxy {
             ids: RequestIds::new(),
             tunnels: TaskTracker::new(),
             cut: CancellationToken::new(),
-            slots: Arc::new(Semaphore::new(options.connections)),
+            slots: Slots::new(options.connections, options.connections_per_address),
             head_timeout: options.head_timeout,
-            room: converse::room(),
+            room: Arc::default(),
         }
     }
 
@@ -137,8 +146,9 @@ impl Proxy {
     /// Answers a request that came in on a port.
     pub(crate) async fn answer(&self, client: &Client, request: Request<Incoming>) -> Response<Reply> {
         let id = self.ids.of(request.headers());
-        let (parts, body) = request.into_parts();
-        let found = match self.find(client.port, &parts) {
+        let (mut parts, body) = request.into_parts();
+        headers::join_cookies(&mut parts.headers);
+        let found = match self.find(client, &parts) {
             Ok(found) => found,
             Err(refusal) => return refused(refusal, id),
         };
@@ -168,14 +178,15 @@ impl Proxy {
     ) -> Result<Response<Passing>, Refusal> {
         let Found { host, route, guard, believed } = found;
         let (mut parts, body) = request.into_parts();
-        let admitted = guard.admit(&mut parts, &host, &route.task, client.address, &believed).await?;
+        let from = Origin { address: client.address, scheme: client.scheme() };
+        let admitted = guard.admit(&mut parts, &host, &route.task, from, &believed).await?;
         let mut plan = decide::plan_on(route, &asked(client.port, Some(&host), &parts))?;
         plan.wanted.tenant = self.tenant(&admitted, &parts.headers);
         plan.own(admitted.subject.as_ref())?;
-        plan.scheme = if client.secure { "https" } else { "http" };
+        plan.scheme = client.scheme();
         let request = Request::from_parts(parts, body);
         let mut request = request.map(Received::new);
-        let found = converse::look_into(&plan, &mut request, &self.room).await?;
+        let found = converse::look_into(&plan, &mut request, &self.room, self.head_timeout).await?;
         let provider = &*self.provider;
         let mut talk = talk::settle(provider, &mut plan, &found).await?;
         let mut ending = Ending::new(self.provider.clone());
@@ -197,12 +208,17 @@ impl Proxy {
     }
 
     /// The Task of a request, and who guards the way there.
-    fn find(&self, port: u16, parts: &Parts) -> Result<Found, Refusal> {
-        let host = headers::host(&parts.uri, &parts.headers);
+    fn find(&self, client: &Client, parts: &Parts) -> Result<Found, Refusal> {
+        let (port, host) = (client.port, headers::host(&parts.uri, &parts.headers));
+        if let (Some(greeting), Some(host)) = (&client.tls, &host)
+            && !greeting.is_for(&route::host_name(host))
+        {
+            return Err(Refusal::misdirected(host));
+        }
         let table = self.table.read();
         let (host, route) = decide::route(&table, &asked(port, host.as_deref(), parts))?;
         let guard = self.guards.of(&table.entrances(&route, port, host))?;
-        let believed = self.guards.identity(&route.gateways);
+        let believed = self.guards.identity(&route.gateways)?;
         Ok(Found { host: host.to_owned(), route, guard, believed })
     }
 
@@ -306,7 +322,7 @@ impl Proxy {
     /// Carries an upgraded connection until its end. It keeps the places that its request had.
     fn carry(
         &self,
-        places: (Arc<OwnedSemaphorePermit>, Option<breaker::Place>),
+        places: (Arc<Slot>, Option<breaker::Place>),
         upgrade: hyper::upgrade::OnUpgrade,
         response: &mut Response<Incoming>,
         target: &Target,
@@ -415,10 +431,9 @@ fn outgoing(
     let (mut parts, body) = request.into_parts();
     parts.uri = below(&plan.route, &parts.uri);
     parts.version = Version::HTTP_11;
-    let Client { address, secure, .. } = *arrived.client;
     let added = Added {
-        client: address,
-        secure,
+        client: arrived.client.address,
+        scheme: arrived.client.scheme(),
         host: &plan.host,
         decision: &target.decision,
         request_id: &arrived.id,

@@ -71,6 +71,14 @@ impl Refusal {
         Refusal::new(StatusCode::NOT_FOUND, "NoRoute", message)
     }
 
+    /// The connection was made for another host, with other certificates and other rules.
+    pub(crate) fn misdirected(host: &str) -> Refusal {
+        let message = format!(
+            "this connection was not made for host {host}: open another one that names {host} in its TLS handshake"
+        );
+        Refusal::new(StatusCode::MISDIRECTED_REQUEST, "Misdirected", message)
+    }
+
     /// The instance cannot be reached; the request was not sent.
     pub(crate) fn unreachable(instance: &str, why: &str) -> Refusal {
         let message = format!("the instance {instance} cannot be reached ({why}); the request was not sent");
@@ -115,9 +123,9 @@ impl Refusal {
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", message)
     }
 
-    /// So many bodies are being read that there is no room for another.
+    /// So many bodies are being read, for this Task above all, that there is no room for another.
     pub(crate) fn no_room() -> Refusal {
-        let message = "too many requests are being read at once";
+        let message = "too many requests for this Task are being read at once";
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "TooManyBodies", message)
             .after(Some(Duration::from_secs(1)))
     }
@@ -134,6 +142,13 @@ impl Refusal {
     pub(crate) fn stalled(limit: Duration) -> Refusal {
         let message = format!("no byte of the request came for {limit:?}, though it had not ended");
         Refusal::new(StatusCode::REQUEST_TIMEOUT, "RequestStalled", message)
+    }
+
+    /// The body has to be read before the request is passed on, and takes too long.
+    pub(crate) fn slow(limit: Duration) -> Refusal {
+        let message =
+            format!("the body did not come within {limit:?}; the ids of the conversation are in it");
+        Refusal::new(StatusCode::REQUEST_TIMEOUT, "RequestSlow", message)
     }
 
     /// The request ended in the middle; mostly its client is gone, and nobody reads this.

@@ -297,6 +297,11 @@ impl Table {
         self.by_task.get(&(namespace.into(), name.into()))
     }
 
+    /// Whether any Task names this gateway.
+    pub fn has_task_on(&self, gateway: &GatewayId) -> bool {
+        self.by_task.values().any(|route| route.gateways.contains(gateway))
+    }
+
     pub fn listeners(&self, gateway: &GatewayId) -> Option<&[Listener]> {
         self.gateways.get(gateway).map(Vec::as_slice)
     }
@@ -343,7 +348,7 @@ impl Table {
 }
 
 /// A host as requests have it: without its port and a final dot, in lower case.
-fn host_name(host: &str) -> String {
+pub(crate) fn host_name(host: &str) -> String {
     let without_port = match host.rsplit_once(':') {
         // What ends with a bracket is an IPv6 address without a port.
         Some((name, _)) if !host.ends_with(']') => name,

@@ -7,10 +7,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::Either;
 use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::body::Reply;
 
@@ -76,8 +78,34 @@ impl Drop for Exchange {
 
 /// The body of a response, which ends its exchange.
 pub(crate) struct Counted {
-    pub(crate) body: Reply,
-    pub(crate) _exchange: Exchange,
+    body: Reply,
+    _exchange: Exchange,
+    /// Dropped with this, which ends the wait for it.
+    _over: Option<oneshot::Sender<()>>,
+}
+
+impl Counted {
+    /// A word of the gateway itself has to be taken within the limit, or the connection is closed: HTTP/2 lets a client
+    /// leave it for as long as it likes. What an instance says has the limits of its Task.
+    pub(crate) fn new(
+        body: Reply,
+        exchange: Exchange,
+        limit: Duration,
+        connection: &CancellationToken,
+    ) -> Counted {
+        let unread = matches!(body, Either::Right(_)) && !body.is_end_stream();
+        let over = unread.then(|| {
+            let (over, ended) = oneshot::channel::<()>();
+            let connection = connection.clone();
+            tokio::spawn(async move {
+                if tokio::time::timeout(limit, ended).await.is_err() {
+                    connection.cancel();
+                }
+            });
+            over
+        });
+        Counted { body, _exchange: exchange, _over: over }
+    }
 }
 
 impl Body for Counted {
@@ -120,5 +148,21 @@ mod tests {
         let (used, ()) = tokio::join!(connection.idle_for(limit), using);
         assert!(used);
         assert_eq!(begun.elapsed(), limit + Duration::from_secs(1000) + limit);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_taken_in_time_or_the_connection_ends() {
+        let (usage, limit) = (Arc::new(Use::new()), Duration::from_secs(60));
+        let refusal = || Either::Right(http_body_util::Full::new(Bytes::from("no")));
+        let connection = CancellationToken::new();
+        let taken = Counted::new(refusal(), Exchange::begin(&usage), limit, &connection);
+        tokio::time::sleep(limit / 2).await;
+        drop(taken);
+        tokio::time::sleep(limit).await;
+        assert!(!connection.is_cancelled());
+        let begun = Instant::now();
+        let _unread = Counted::new(refusal(), Exchange::begin(&usage), limit, &connection);
+        connection.cancelled().await;
+        assert_eq!(begun.elapsed(), limit);
     }
 }

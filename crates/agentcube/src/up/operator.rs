@@ -80,6 +80,7 @@ impl Operator {
         let gateway = agentcube_router::Options {
             address,
             bound: vec![listener],
+            grpc: Some(Arc::new(agentcube_extproc::Grpc)),
             ..agentcube_router::Options::default()
         };
         let gateway = Gateway::new(client, Arc::new(reserver.clone()), connect, gateway);
