@@ -10,6 +10,7 @@ pub mod ledger;
 mod listen;
 pub mod message;
 mod processor;
+mod seen;
 mod server;
 mod tasks;
 mod tls;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agentcube_instance::provider::InstanceProvider;
 use agentcube_operator::cache::Cache;
+use agentcube_operator::metrics::Registry;
 use http::header::HeaderName;
 use kube::Client;
 use kube::runtime::watcher;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::classes::{Caches, Classes};
 use crate::guard::Guards;
+use crate::observe::{AccessLog, Observer};
 use crate::pool::Connect;
 use crate::ports::Ports;
 use crate::proxy::Proxy;
@@ -43,6 +45,10 @@ pub struct Options {
     pub connections: usize,
     /// How long a client may take to send the head of a request, and may be silent between two.
     pub head_timeout: Duration,
+    /// Where requests are counted.
+    pub metrics: Registry,
+    /// Where there is a line for each.
+    pub access_log: Option<AccessLog>,
 }
 
 impl Default for Options {
@@ -56,6 +62,8 @@ impl Default for Options {
             drain: Duration::from_secs(20),
             connections: 10_000,
             head_timeout: Duration::from_secs(60),
+            metrics: Registry::new(),
+            access_log: None,
         }
     }
 }
@@ -74,9 +82,10 @@ impl Gateway {
         connect: Arc<dyn Connect>,
         options: Options,
     ) -> Gateway {
-        let table = Arc::new(RwLock::new(Table::default()));
+        let observer = Observer::new("gateway", &options.metrics, options.access_log.clone());
+        let table = Arc::new(RwLock::new(Table::counted(observer.counts().clone())));
         let guards = Arc::new(Guards::new(client.clone(), connect.clone()));
-        let proxy = Arc::new(Proxy::new(table.clone(), guards.clone(), provider, connect, &options));
+        let proxy = Arc::new(Proxy::new(table.clone(), guards.clone(), provider, connect, observer, &options));
         let ports = Arc::new(Ports::new(options.address, options.bound, proxy.clone()));
         let caches = Caches {
             tasks: Cache::new(client.clone(), watcher::Config::default()),

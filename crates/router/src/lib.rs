@@ -10,6 +10,7 @@ pub mod extract;
 mod gateway;
 mod guard;
 mod headers;
+pub mod observe;
 pub mod owner;
 mod pool;
 mod ports;

@@ -164,8 +164,9 @@ where
     let service = service_fn(move |request| {
         let (proxy, client, exchange) = (proxy.clone(), client.clone(), Exchange::begin(&used));
         async move {
-            let response = proxy.answer(&client, request).await;
-            Ok::<_, Infallible>(response.map(|body| Counted { body, _exchange: exchange }))
+            let seen = proxy.see();
+            let response = proxy.answer(&client, request, &seen).await;
+            Ok::<_, Infallible>(response.map(|body| Counted::new(body, exchange, seen)))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::body::Reply;
+use crate::observe::Sight;
 
 /// The use of a connection.
 pub(crate) struct Use {
@@ -74,10 +75,20 @@ impl Drop for Exchange {
     }
 }
 
-/// The body of a response, which ends its exchange.
+/// The body of a response, which ends its exchange, and tells what became of it.
 pub(crate) struct Counted {
-    pub(crate) body: Reply,
-    pub(crate) _exchange: Exchange,
+    body: Reply,
+    _exchange: Exchange,
+    seen: Arc<Sight>,
+}
+
+impl Counted {
+    pub(crate) fn new(body: Reply, exchange: Exchange, seen: Arc<Sight>) -> Counted {
+        if body.is_end_stream() {
+            seen.whole();
+        }
+        Counted { body, _exchange: exchange, seen }
+    }
 }
 
 impl Body for Counted {
@@ -88,7 +99,18 @@ impl Body for Counted {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                self.seen.sent(frame.data_ref().map_or(0, |data| data.len() as u64));
+                if self.body.is_end_stream() {
+                    self.seen.whole();
+                }
+            }
+            Some(Err(error)) => self.seen.broke(&**error),
+            None => self.seen.whole(),
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -54,6 +54,7 @@ impl Shared {
                 Some(grant) => grant,
                 None => {
                     *waited = true;
+                    let _waiting = view.counts.as_ref().map(|counts| counts.wait());
                     ticket.wait().await
                 }
             };

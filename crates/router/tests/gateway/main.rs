@@ -17,6 +17,8 @@ mod replicas;
 #[cfg(test)]
 mod requests;
 #[cfg(test)]
+mod seeing;
+#[cfg(test)]
 mod streams;
 #[cfg(test)]
 mod tls;
