@@ -198,7 +198,7 @@ impl Observer {
         self.log.is_some()
     }
 
-    fn of(&self, route: Option<&Arc<Route>>) -> &Arc<OfTask> {
+    fn of<'a>(&'a self, route: Option<&'a Arc<Route>>) -> &'a Arc<OfTask> {
         route.and_then(|route| route.counts.as_ref()).unwrap_or(&self.nobody)
     }
 
