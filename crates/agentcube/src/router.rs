@@ -103,6 +103,18 @@ impl Arguments {
         Ok(Some((listener.with_context(|| format!("cannot listen on {address}"))?, token)))
     }
 
+    /// Gives requests their instances, and hides their sessions from whoever looks.
+    async fn reserver(&self, client: Client, metrics: &Registry) -> anyhow::Result<(Reserver, Hiding)> {
+        let namespace = self.namespace.clone();
+        let keys = token::ensure_master_keys(client.clone(), &namespace).await;
+        let keys = keys.with_context(|| format!("the keys for tokens, in namespace {namespace}"))?;
+        let machine = || rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+        let name = self.name.clone().unwrap_or_else(machine);
+        let hiding = Hiding::new(keys.hiding_key());
+        let options = reserve::Options { name, namespace, keys, timing: Timing::default() };
+        Ok((Reserver::counted(client, options, metrics), hiding))
+    }
+
     async fn client(&self, environment: &Environment) -> anyhow::Result<Client> {
         let named = self.kubeconfig.is_some() || self.context.is_some() || environment.kubeconfig.is_some();
         if !named && let Ok(config) = Config::incluster() {
@@ -122,17 +134,9 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     let admin = arguments.admin().await?;
     let shutdown = shutdown()?;
     let client = arguments.client(environment).await?;
-    let namespace = arguments.namespace.clone();
-    let keys = token::ensure_master_keys(client.clone(), &namespace).await;
-    let keys = keys.with_context(|| format!("the keys for tokens, in namespace {namespace}"))?;
-    let name = arguments
-        .name
-        .clone()
-        .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().to_lowercase());
-    let (metrics, hiding) = (Registry::new(), Hiding::new(keys.hiding_key()));
+    let (metrics, stop) = (Registry::new(), CancellationToken::new());
+    let (reserver, hiding) = arguments.reserver(client.clone(), &metrics).await?;
     let access_log = arguments.access_log.open(&hiding, &metrics)?;
-    let options = reserve::Options { name, namespace, keys, timing: Timing::default() };
-    let reserver = Reserver::counted(client.clone(), options, &metrics);
     let limits = Options {
         lease: positive(arguments.lease),
         drain: positive(arguments.drain),
@@ -142,19 +146,17 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
         ..Options::default()
     };
     let front = Front::new(client, Arc::new(reserver.clone()), limits);
-    let stop = CancellationToken::new();
     let reserving = tokio::spawn(reserver.clone().run(stop.clone()));
-    tokio::select! {
-        () = reserver.ready() => {}
-        () = shutdown.cancelled() => {}
-    }
     tokio::spawn(memory::give_back());
     if let Some((listener, token)) = admin {
         println!("admin at {}", listener.local_addr()?);
         let known = reserver.clone();
         let sessions: admin::Sessions = Arc::new(move |query| observe::sessions(&known, &hiding, query));
-        let admin = Admin { metrics, sessions, token };
-        tokio::spawn(admin.serve(listener, stop.clone()));
+        tokio::spawn(Admin { metrics, sessions, token }.serve(listener, stop.clone()));
+    }
+    tokio::select! {
+        () = reserver.ready() => {}
+        () = shutdown.cancelled() => {}
     }
     let listener = TcpListener::bind(arguments.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", arguments.listen))?;
