@@ -88,7 +88,8 @@ impl Arguments {
         let Some(address) = self.admin_listen else { return Ok(None) };
         let token = match &self.admin_token_file {
             None if !admin::is_local(&address) => {
-                let message = format!("--admin-listen {address}: others can reach it, so give --admin-token-file");
+                let message =
+                    format!("--admin-listen {address}: others can reach it, so give --admin-token-file");
                 return Err(Usage(message).into());
             }
             None => None,

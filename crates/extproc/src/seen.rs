@@ -9,16 +9,16 @@ use agentcube_instance::SessionKey;
 use agentcube_instance::provider::{Path, Reserved};
 use agentcube_router::observe::{Observer, Outcome, Record, Target, TraceId, Trouble};
 use agentcube_router::route::{Route, Table};
+use envoy_types::pb::envoy::config::core::v3::RequestMethod;
 use envoy_types::pb::envoy::data::accesslog::v3::{
     AccessLogCommon, AccessLogType, HttpAccessLogEntry, ResponseFlags,
 };
-use envoy_types::pb::envoy::config::core::v3::RequestMethod;
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     ProcessingRequest, ProcessingResponse, processing_request, processing_response,
 };
 use envoy_types::pb::google::protobuf;
-use http::header::HeaderValue;
 use http::Method;
+use http::header::HeaderValue;
 use tokio::time::Instant;
 
 use crate::message::{self, DETAILS, SEEN, SESSION, TASK};
@@ -77,7 +77,12 @@ impl Asked {
     pub(crate) fn picked(&mut self, reserved: &Reserved) -> String {
         self.picked = true;
         let Reserved { path, instance, .. } = reserved;
-        let decided = Decided { path: Some(*path), took: self.took(), trace: self.trace, instance: Some(&instance.name) };
+        let decided = Decided {
+            path: Some(*path),
+            took: self.took(),
+            trace: self.trace,
+            instance: Some(&instance.name),
+        };
         decided.write()
     }
 
@@ -92,7 +97,9 @@ impl Asked {
         table: &parking_lot::RwLock<Table>,
         response: &ProcessingResponse,
     ) {
-        let Some(processing_response::Response::ImmediateResponse(answer)) = &response.response else { return };
+        let Some(processing_response::Response::ImmediateResponse(answer)) = &response.response else {
+            return;
+        };
         // With an instance, its end comes by the access log.
         if self.picked {
             return;
@@ -151,21 +158,19 @@ impl<'a> Decided<'a> {
 }
 
 /// Tells of the end of a request, if this is an entry about one.
-pub(crate) fn ended(
-    observer: &Observer,
-    table: &parking_lot::RwLock<Table>,
-    entry: &HttpAccessLogEntry,
-) {
+pub(crate) fn ended(observer: &Observer, table: &parking_lot::RwLock<Table>, entry: &HttpAccessLogEntry) {
     let Some(common) = entry.common_properties.as_ref().filter(|common| is_end(common)) else { return };
     let fields = common.metadata.as_ref().and_then(message::picked_metadata);
     let said = |name: &str| fields.and_then(|fields| fields.get(name)).and_then(message::string);
-    let details = entry.response.as_ref().map(|response| &*response.response_code_details).unwrap_or_default();
+    let details =
+        entry.response.as_ref().map(|response| &*response.response_code_details).unwrap_or_default();
     let picked = said(SEEN);
     // What a router answered without an instance it has told of itself.
     if picked.is_none() && details.starts_with(DETAILS) {
         return;
     }
-    let task = said(TASK).and_then(|task| task.split_once('/')).or_else(|| message::route_task(&common.route_name));
+    let task =
+        said(TASK).and_then(|task| task.split_once('/')).or_else(|| message::route_task(&common.route_name));
     let route = task.and_then(|(namespace, name)| table.read().task(namespace, name).cloned());
     let decided = Decided::read(picked.unwrap_or_default());
     let mut record = record(entry, common, route);
@@ -211,9 +216,8 @@ fn judge(
         || flags.duration_timeout
         || flags.stream_idle_timeout
         || flags.upstream_max_stream_duration_reached;
-    let closed = flags.upstream_connection_termination
-        || flags.upstream_remote_reset
-        || flags.upstream_protocol_error;
+    let closed =
+        flags.upstream_connection_termination || flags.upstream_remote_reset || flags.upstream_protocol_error;
     let left = flags.downstream_connection_termination || flags.downstream_remote_reset;
     let by_instance = answered || details == "via_upstream";
     match () {
@@ -302,8 +306,22 @@ mod tests {
         let cases: [(Set, u16, bool, &str, Outcome, &str); 9] = [
             (|_| {}, 200, true, "via_upstream", Outcome::Passed, ""),
             (|_| {}, 404, false, "route_not_found", Outcome::Gateway, ""),
-            (|it| it.upstream_connection_failure = true, 503, false, "x", Outcome::Failed, "InstanceUnreachable"),
-            (|it| it.upstream_connection_termination = true, 503, false, "x", Outcome::Failed, "InstanceFailed"),
+            (
+                |it| it.upstream_connection_failure = true,
+                503,
+                false,
+                "x",
+                Outcome::Failed,
+                "InstanceUnreachable",
+            ),
+            (
+                |it| it.upstream_connection_termination = true,
+                503,
+                false,
+                "x",
+                Outcome::Failed,
+                "InstanceFailed",
+            ),
             (|it| it.upstream_remote_reset = true, 200, true, "x", Outcome::Broken, ""),
             (|it| it.upstream_request_timeout = true, 504, false, "x", Outcome::Failed, "RequestTimeout"),
             (|it| it.downstream_connection_termination = true, 200, true, "x", Outcome::Left, ""),

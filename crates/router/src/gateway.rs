@@ -85,7 +85,8 @@ impl Gateway {
         let observer = Observer::new("gateway", &options.metrics, options.access_log.clone());
         let table = Arc::new(RwLock::new(Table::counted(observer.counts().clone())));
         let guards = Arc::new(Guards::new(client.clone(), connect.clone()));
-        let proxy = Arc::new(Proxy::new(table.clone(), guards.clone(), provider, connect, observer, &options));
+        let proxy =
+            Arc::new(Proxy::new(table.clone(), guards.clone(), provider, connect, observer, &options));
         let ports = Arc::new(Ports::new(options.address, options.bound, proxy.clone()));
         let caches = Caches {
             tasks: Cache::new(client.clone(), watcher::Config::default()),

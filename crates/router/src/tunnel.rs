@@ -33,7 +33,8 @@ pub(crate) async fn run(
     };
     let mut client = TokioIo::new(client);
     let last = Arc::new(Mutex::new(Instant::now()));
-    let mut instance = Lively { inner: TokioIo::new(instance), in_use: in_use.clone(), last: last.clone(), seen };
+    let mut instance =
+        Lively { inner: TokioIo::new(instance), in_use: in_use.clone(), last: last.clone(), seen };
     tokio::select! {
         copied = tokio::io::copy_bidirectional(&mut client, &mut instance) => {
             if let Err(error) = copied {

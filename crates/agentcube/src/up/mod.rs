@@ -89,7 +89,10 @@ pub(crate) fn run(
     environment: &Environment,
 ) -> anyhow::Result<Outcome> {
     if arguments.access_log.is_stdout() && (arguments.detach || arguments.background) {
-        return Err(Usage("--access-log -: in the background there is no standard output; name a file".into()).into());
+        return Err(Usage(
+            "--access-log -: in the background there is no standard output; name a file".into(),
+        )
+        .into());
     }
     let data = arguments.data_dir(environment);
     data.create().with_context(|| format!("cannot make the data directory {}", data.path().display()))?;

@@ -37,7 +37,8 @@ fn operators_see_sessions_with_the_token_only() {
     let file = cluster.home.path().join("token");
     std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
     let file = file.display().to_string();
-    let args = ["router", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--admin-token-file", &file];
+    let args =
+        ["router", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--admin-token-file", &file];
     let child = cluster.home.command(&args).stdout(Stdio::piped()).spawn().unwrap();
     let mut running = Running(child);
     let mut said = String::new();
@@ -45,7 +46,10 @@ fn operators_see_sessions_with_the_token_only() {
     let address = said.trim().strip_prefix("admin at ").expect("it says where");
 
     let metrics = get(address, "/metrics", None);
-    assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains("# TYPE agentcube_sessions gauge"), "{metrics}");
+    assert!(
+        metrics.starts_with("HTTP/1.1 200") && metrics.contains("# TYPE agentcube_sessions gauge"),
+        "{metrics}"
+    );
     for token in [None, Some("wrong"), Some("0123456789abcdef-tokeN")] {
         let answer = get(address, "/debug/sessions", token);
         assert!(answer.starts_with("HTTP/1.1 401") && !answer.contains("sessions\""), "{answer}");

@@ -13,7 +13,9 @@ const STATE: &str = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE";
 const OF_TASK: &str = r#"namespace="default",task="agent""#;
 
 fn requests(task: &str, outcome: &str, reason: &str, status: &str) -> String {
-    format!("agentcube_requests_total{{{task},outcome=\"{outcome}\",reason=\"{reason}\",status=\"{status}\"}}")
+    format!(
+        "agentcube_requests_total{{{task},outcome=\"{outcome}\",reason=\"{reason}\",status=\"{status}\"}}"
+    )
 }
 
 /// Exactly what was asked is counted, once each.
@@ -73,7 +75,8 @@ pub(crate) async fn logged(world: &World) -> Result<()> {
     let lines = || -> Vec<Value> { world.seen.lines().into_iter().filter(ours).collect() };
     world.until("there is a line for each", async || Ok(lines().len() == 4)).await?;
     let text = world.seen.text();
-    for secret in ["secret-one", "secret-two", "very-secret"].into_iter().chain(tokens.iter().map(|it| &**it)) {
+    for secret in ["secret-one", "secret-two", "very-secret"].into_iter().chain(tokens.iter().map(|it| &**it))
+    {
         ensure!(!text.contains(secret), "{secret} is in\n{text}");
     }
     let lines = lines();

@@ -50,7 +50,8 @@ impl Secret {
         let (Some(given), None) = (given.next(), given.next()) else { return false };
         let Some((scheme, token)) = given.as_bytes().split_at_checked(7) else { return false };
         let (shown, wanted) = (digest(&SHA256, token.trim_ascii()), digest(&SHA256, &self.0));
-        let differing = shown.as_ref().iter().zip(wanted.as_ref()).fold(0, |sum, (one, other)| sum | (one ^ other));
+        let differing =
+            shown.as_ref().iter().zip(wanted.as_ref()).fold(0, |sum, (one, other)| sum | (one ^ other));
         scheme.eq_ignore_ascii_case(b"bearer ") && differing == 0
     }
 }

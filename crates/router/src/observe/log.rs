@@ -45,7 +45,11 @@ impl Debug for AccessLog {
 }
 
 enum Message {
-    Line { begun: Timestamp, front: &'static str, record: Box<Record> },
+    Line {
+        begun: Timestamp,
+        front: &'static str,
+        record: Box<Record>,
+    },
     /// Everything before is to be written; then it is said here.
     Finish(SyncSender<()>),
 }

@@ -70,7 +70,9 @@ impl Outcome {
     fn of(status: u16, code: &str) -> Outcome {
         match code {
             _ if status < 400 => Outcome::Answered,
-            "InstanceUnreachable" | "InstanceFailed" | "RequestTimeout" | "SessionNotNoted" => Outcome::Failed,
+            "InstanceUnreachable" | "InstanceFailed" | "RequestTimeout" | "SessionNotNoted" => {
+                Outcome::Failed
+            }
             "RequestBroken" => Outcome::Left,
             _ => Outcome::Refused,
         }

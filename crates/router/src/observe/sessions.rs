@@ -25,9 +25,9 @@ pub fn page(reserver: &Reserver, hiding: &Hiding, query: Option<&str>) -> Result
 fn read(query: &str) -> Result<Query, String> {
     let names = ["namespace", "task", "limit", "continue"];
     let given = query.split('&').filter(|pair| !pair.is_empty());
-    if let Some(other) = given.map(|pair| pair.split('=').next().unwrap_or_default()).find(|name| {
-        !names.contains(name)
-    }) {
+    if let Some(other) =
+        given.map(|pair| pair.split('=').next().unwrap_or_default()).find(|name| !names.contains(name))
+    {
         let other: String = other.chars().take(64).collect();
         return Err(format!("there is no parameter {other:?}; those that there are: {}", names.join(", ")));
     }
@@ -43,10 +43,14 @@ fn read(query: &str) -> Result<Query, String> {
             _ => return Err(format!("limit has to be a number from 1 to {MOST}")),
         },
     };
-    let after = parameter("continue")?.map(|text| {
-        Place::parse(&text).ok_or("continue has to be what the page before has given")
-    });
-    Ok(Query { namespace: parameter("namespace")?, task: parameter("task")?, after: after.transpose()?, limit })
+    let after = parameter("continue")?
+        .map(|text| Place::parse(&text).ok_or("continue has to be what the page before has given"));
+    Ok(Query {
+        namespace: parameter("namespace")?,
+        task: parameter("task")?,
+        after: after.transpose()?,
+        limit,
+    })
 }
 
 fn shown(known: &Known, hiding: &Hiding) -> Value {
@@ -81,7 +85,9 @@ mod tests {
         assert_eq!(read("").unwrap().limit, USUAL);
         let place = format!("prod/session-{}", "0a".repeat(20));
         assert_eq!(read(&format!("continue={place}")).unwrap().after.unwrap().to_string(), place);
-        for bad in ["limit=0", "limit=1001", "limit=x", "limit=1&limit=2", "continue=x", "other=1", "task=%zz"] {
+        for bad in
+            ["limit=0", "limit=1001", "limit=x", "limit=1&limit=2", "continue=x", "other=1", "task=%zz"]
+        {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

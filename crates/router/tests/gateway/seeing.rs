@@ -111,7 +111,8 @@ async fn a_request_is_counted_and_told_of_without_its_secrets() {
     assert!(!text.contains("top-secret") && !text.contains(token), "{text}");
 
     let of_task = r#"namespace="default",task="chat""#;
-    let requests = format!("agentcube_requests_total{{{of_task},outcome=\"passed\",reason=\"\",status=\"2xx\"}}");
+    let requests =
+        format!("agentcube_requests_total{{{of_task},outcome=\"passed\",reason=\"\",status=\"2xx\"}}");
     watched.counts(&requests, 1).await;
     watched.counts(&format!("agentcube_requests_in_flight{{{of_task}}}"), 0).await;
     // With the Task, its series go.
@@ -167,7 +168,9 @@ async fn what_goes_wrong_is_told_apart() {
         let name = format!("{of_task},outcome=\"{outcome}\",reason=\"{reason}\",status=\"{status}\"");
         watched.counts(&format!("agentcube_requests_total{{{name}}}"), 1).await;
         if let Some(kind) = kind {
-            watched.counts(&format!("agentcube_upstream_errors_total{{{of_task},kind=\"{kind}\"}}"), times).await;
+            watched
+                .counts(&format!("agentcube_upstream_errors_total{{{of_task},kind=\"{kind}\"}}"), times)
+                .await;
         }
     }
     let line = watched.line(|line| line["task"] == "short").await;

@@ -35,7 +35,11 @@ pub(crate) async fn idle(world: &World) -> Result<()> {
     expect(again.json()["turn"] == 1, "the key begins anew", &again)?;
     let known = world.http.send(Request::new(Method::GET, "/debug/sessions?task=idle")).await?;
     let known = String::from_utf8_lossy(&known.bytes).into_owned();
-    expect(known.contains(r#""lastReserve":"waited""#) && !known.contains("ada"), "its session is seen", &known)?;
+    expect(
+        known.contains(r#""lastReserve":"waited""#) && !known.contains("ada"),
+        "its session is seen",
+        &known,
+    )?;
     world.remove("idle").await
 }
 
