@@ -16,5 +16,6 @@ mod tasks;
 mod tls;
 
 pub use access_log::{Entry, Session};
-pub use server::{Front, Holds, Options, Sessions};
+pub use listen::incoming;
+pub use server::{Front, Holds, Options, Sessions, transport};
 pub use tls::{Error, Tls};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
+use super::activity::Claim;
 use super::bind::Why;
 use super::binder;
 use super::bindings::{Binding, Joined, Outcome, outcome};
@@ -98,7 +99,7 @@ impl Shared {
         }
         let hit = self.index.lookup(&view.id, id, view.interval(&self.timing), &self.clock)?;
         hit.usage.came_by(path);
-        let in_use = self.activity.guard(hit.usage, None);
+        let in_use = self.activity.guard(hit.usage, Claim::Session(hit.lease));
         self.reserved(view, &hit.instance, Some(key), path, in_use)
     }
 
