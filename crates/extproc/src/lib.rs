@@ -13,6 +13,7 @@ pub mod ledger;
 mod listen;
 pub mod message;
 mod processor;
+mod seen;
 mod server;
 mod tasks;
 mod tls;

@@ -84,6 +84,32 @@ impl Extractors {
     }
 }
 
+impl Extractors {
+    /// A path below the prefix with names in the place of the keys in it.
+    pub(crate) fn hide(&self, path: &str) -> String {
+        let mut found: Vec<(usize, usize, &str)> = Vec::new();
+        for place in &self.0 {
+            let Place::PathVar { name, template } = place else { continue };
+            if let Some(text) = template.find(path) {
+                let at = text.as_ptr() as usize - path.as_ptr() as usize;
+                found.push((at, at + text.len(), name));
+            }
+        }
+        found.sort_unstable();
+        let (mut hidden, mut done) = (String::with_capacity(path.len()), 0);
+        for (from, to, name) in found {
+            // Two may look in the same place.
+            if from >= done {
+                hidden.push_str(&path[done..from]);
+                hidden.push_str(&format!("{{{name}}}"));
+                done = to;
+            }
+        }
+        hidden.push_str(&path[done..]);
+        hidden
+    }
+}
+
 /// What is wrong with a value, wherever it stood.
 pub(crate) enum Problem {
     Encoding,

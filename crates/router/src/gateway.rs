@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agentcube_instance::provider::InstanceProvider;
 use agentcube_operator::cache::Cache;
+use agentcube_operator::metrics::Registry;
 use http::header::HeaderName;
 use kube::Client;
 use kube::runtime::watcher;
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::authorize::Protocol;
 use crate::classes::{Caches, Classes};
 use crate::guard::{Guards, Reach};
+use crate::observe::{AccessLog, Observer};
 use crate::pool::Connect;
 use crate::ports::Ports;
 use crate::proxy::Proxy;
@@ -48,6 +50,10 @@ pub struct Options {
     pub head_timeout: Duration,
     /// How authorisation services are asked by gRPC, if they can be.
     pub grpc: Option<Arc<dyn Protocol>>,
+    /// Where requests are counted.
+    pub metrics: Registry,
+    /// Where there is a line for each.
+    pub access_log: Option<AccessLog>,
 }
 
 impl Default for Options {
@@ -63,6 +69,8 @@ impl Default for Options {
             connections_per_address: 2_500,
             head_timeout: Duration::from_secs(60),
             grpc: None,
+            metrics: Registry::new(),
+            access_log: None,
         }
     }
 }
@@ -81,7 +89,8 @@ impl Gateway {
         connect: Arc<dyn Connect>,
         options: Options,
     ) -> Gateway {
-        let table = Arc::new(RwLock::new(Table::default()));
+        let observer = Observer::new("gateway", &options.metrics, options.access_log.clone());
+        let table = Arc::new(RwLock::new(Table::counted(observer.counts().clone())));
         let caches = Caches {
             tasks: Cache::new(client.clone(), watcher::Config::default()),
             classes: Cache::new(client.clone(), watcher::Config::default()),

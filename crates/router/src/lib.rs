@@ -11,6 +11,7 @@ pub mod extract;
 mod gateway;
 mod guard;
 mod headers;
+pub mod observe;
 pub mod owner;
 mod path;
 mod pool;

@@ -26,6 +26,7 @@ use crate::decide::{self, Asked, At, Decision, Plan};
 use crate::gateway::Options;
 use crate::guard::{Admitted, Guard, Guards, Origin, Sharing};
 use crate::headers::{self, Added, RequestIds};
+use crate::observe::{Observer, Sight, Trouble};
 use crate::pool::{Connect, Lent, Pool};
 use crate::protocol::talk::{self, Talk};
 use crate::refusal::Refusal;
@@ -56,6 +57,7 @@ pub(crate) struct Proxy {
     pub(crate) head_timeout: Duration,
     /// For bodies that have to be read before they can be passed on.
     room: Arc<Room>,
+    observer: Arc<Observer>,
 }
 
 /// The connection that requests come in on.
@@ -92,6 +94,7 @@ struct Arrived<'a> {
     id: HeaderValue,
     /// What the instance is told of who sends it.
     identity: HeaderMap,
+    seen: &'a Arc<Sight>,
 }
 
 /// How the conversation goes on, and whether its session ends.
@@ -121,6 +124,7 @@ impl Proxy {
         guards: Arc<Guards>,
         provider: Arc<dyn InstanceProvider>,
         connect: Arc<dyn Connect>,
+        observer: Arc<Observer>,
         options: &Options,
     ) -> Proxy {
         Proxy {
@@ -136,7 +140,13 @@ impl Proxy {
             slots: Slots::new(options.connections, options.connections_per_address),
             head_timeout: options.head_timeout,
             room: Arc::default(),
+            observer,
         }
+    }
+
+    /// Begins to watch a request.
+    pub(crate) fn see(&self) -> Arc<Sight> {
+        Sight::begin(&self.observer)
     }
 
     pub(crate) fn close_idle(&self) {
@@ -144,26 +154,34 @@ impl Proxy {
     }
 
     /// Answers a request that came in on a port.
-    pub(crate) async fn answer(&self, client: &Client, request: Request<Incoming>) -> Response<Reply> {
+    pub(crate) async fn answer(
+        &self,
+        client: &Client,
+        request: Request<Incoming>,
+        seen: &Arc<Sight>,
+    ) -> Response<Reply> {
         let id = self.ids.of(request.headers());
         let (mut parts, body) = request.into_parts();
         headers::join_cookies(&mut parts.headers);
-        let found = match self.find(client, &parts) {
+        seen.arrived(&parts, &id);
+        let found = match self.find(client, &parts, seen) {
             Ok(found) => found,
-            Err(refusal) => return refused(refusal, id),
+            Err(refusal) => return refused(refusal, id, seen),
         };
         if let Some(sharing) = found.guard.preflight(&parts) {
+            seen.preflight();
             return no_content(sharing, id);
         }
         let sharing = found.guard.sharing(&parts.headers);
         let request = Request::from_parts(parts, body);
-        let mut response = match self.pass(client, id.clone(), found, request).await {
+        let mut response = match self.pass(client, id.clone(), found, request, seen).await {
             Ok(mut response) => {
+                seen.head(response.status());
                 let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                 headers::to_client(response.headers_mut(), &id, upgraded);
                 response.map(Either::Left)
             }
-            Err(refusal) => refused(refusal, id),
+            Err(refusal) => refused(refusal, id, seen),
         };
         sharing.put(response.headers_mut());
         response
@@ -175,6 +193,7 @@ impl Proxy {
         id: HeaderValue,
         found: Found,
         request: Request<Incoming>,
+        seen: &Arc<Sight>,
     ) -> Result<Response<Passing>, Refusal> {
         let Found { host, route, guard, believed } = found;
         let (mut parts, body) = request.into_parts();
@@ -191,11 +210,11 @@ impl Proxy {
         let mut talk = talk::settle(provider, &mut plan, &found).await?;
         let mut ending = Ending::new(self.provider.clone());
         let reaching = async {
-            let reserved = talk::reserve(provider, &mut plan, &mut talk).await?;
+            let reserved = self.reserve(&mut plan, &mut talk, seen).await?;
             if talk.is_first() {
                 ending.set(reserved.in_use.session());
             }
-            self.reach(Target::new(&plan, &talk, reserved), &mut plan, &mut talk).await
+            self.reach(Target::new(&plan, &talk, reserved), &mut plan, &mut talk, seen).await
         };
         let (lent, target) = tokio::select! {
             // Nothing is read ahead for a session that has its instance.
@@ -203,12 +222,12 @@ impl Proxy {
             reached = reaching => reached?,
             why = request.body_mut().broken() => return Err(Refusal::broken(&why)),
         };
-        let arrived = Arrived { client, id, identity: admitted.identity };
+        let arrived = Arrived { client, id, identity: admitted.identity, seen };
         self.exchange(Course { ending, talk }, &plan, arrived, request, lent, target).await
     }
 
     /// The Task of a request, and who guards the way there.
-    fn find(&self, client: &Client, parts: &Parts) -> Result<Found, Refusal> {
+    fn find(&self, client: &Client, parts: &Parts, seen: &Sight) -> Result<Found, Refusal> {
         let (port, host) = (client.port, headers::host(&parts.uri, &parts.headers));
         if let (Some(greeting), Some(host)) = (&client.tls, &host)
             && !greeting.is_for(&route::host_name(host))
@@ -217,9 +236,19 @@ impl Proxy {
         }
         let table = self.table.read();
         let (host, route) = decide::route(&table, &asked(port, host.as_deref(), parts))?;
-        let guard = self.guards.of(&table.entrances(&route, port, host))?;
+        let entrances = table.entrances(&route, port, host);
+        seen.found(&route, entrances.first().cloned());
+        let guard = self.guards.of(&entrances)?;
         let believed = self.guards.identity(&route.gateways)?;
         Ok(Found { host: host.to_owned(), route, guard, believed })
+    }
+
+    /// An instance for the request.
+    async fn reserve(&self, plan: &mut Plan, talk: &mut Talk, seen: &Sight) -> Result<Reserved, Refusal> {
+        let begun = Instant::now();
+        let reserved = talk::reserve(&*self.provider, plan, talk).await;
+        seen.reserved(begun.elapsed(), plan.wanted.key.as_ref(), &reserved);
+        reserved
     }
 
     /// On whose behalf a request comes: where the gateway knows who sends it, a client's word counts for nothing.
@@ -236,6 +265,7 @@ impl Proxy {
         target: Target,
         plan: &mut Plan,
         talk: &mut Talk,
+        seen: &Sight,
     ) -> Result<(Lent, Target), Refusal> {
         let limits = plan.route.limits;
         let held = self.place(&target, &limits).await?;
@@ -243,9 +273,10 @@ impl Proxy {
             Ok(lent) => return Ok((lent.holding(held), target)),
             Err(error) => error,
         };
+        seen.trouble(Trouble::Connect);
         let before = target.instance.clone();
         drop((target, held));
-        let reserved = talk::reserve(&*self.provider, plan, talk).await?;
+        let reserved = self.reserve(plan, talk, seen).await?;
         let target = Target::new(plan, talk, reserved);
         if target.instance == before {
             return Err(Refusal::unreachable(&before.name, &failed.to_string()));
@@ -253,7 +284,10 @@ impl Proxy {
         let held = self.place(&target, &limits).await?;
         match self.connection(&target, &limits).await {
             Ok(lent) => Ok((lent.holding(held), target)),
-            Err(error) => Err(Refusal::unreachable(&target.instance.name, &error.to_string())),
+            Err(error) => {
+                seen.trouble(Trouble::Connect);
+                Err(Refusal::unreachable(&target.instance.name, &error.to_string()))
+            }
         }
     }
 
@@ -284,16 +318,19 @@ impl Proxy {
         let Course { mut ending, mut talk } = course;
         let route = &*plan.route;
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
-        let progress = Arc::new(Progress::default());
+        let (progress, seen) = (Arc::new(Progress::default()), arrived.seen);
+        seen.uploading(&progress);
         let (request, over) = outgoing(plan, &arrived, request, &target, progress.clone());
-        let sending = self.send(route, request, lent, &target);
+        let sending = self.send(route, request, lent, &target, seen);
         let (mut response, mut lent) = tokio::select! {
             sent = sending => sent.map_err(|refusal| progress.stalled().map_or(refusal, Refusal::stalled))?,
             limit = overdue(route.limits.request, over) => {
+                seen.trouble(Trouble::Timeout);
                 return Err(Refusal::too_slow(&target.instance.name, limit));
             }
             () = target.in_use.revoked() => return Err(Refusal::revoked(&target.instance.name)),
         };
+        seen.answering();
         let client = arrived.client;
         let silence = route.limits.stream_idle;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -301,7 +338,7 @@ impl Proxy {
                 return Err(Refusal::failed(&target.instance.name, "it switched protocols unasked"));
             };
             let places = (client.slot.clone(), lent.held.take());
-            self.carry(places, upgrade, &mut response, &target, silence);
+            self.carry(places, upgrade, &mut response, &target, silence, seen.clone());
         }
         tracing::debug!(port = client.port, task = %route.task, instance = %target.instance.name, "passed on");
         let deadline = route.limits.request.filter(|_| !is_stream(&response));
@@ -327,9 +364,11 @@ impl Proxy {
         response: &mut Response<Incoming>,
         target: &Target,
         silence: Option<Duration>,
+        seen: Arc<Sight>,
     ) {
         let instance = hyper::upgrade::on(response);
-        let copying = tunnel::run(upgrade, instance, target.in_use.clone(), silence, self.cut.child_token());
+        let cut = self.cut.child_token();
+        let copying = tunnel::run(upgrade, instance, target.in_use.clone(), silence, cut, seen);
         self.tunnels.spawn(async move {
             copying.await;
             drop(places);
@@ -344,6 +383,7 @@ impl Proxy {
         request: Request<Sent>,
         mut lent: Lent,
         target: &Target,
+        seen: &Sight,
     ) -> Result<(Response<Incoming>, Lent), Refusal> {
         let harmless = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
         let again = (lent.reused && harmless && request.body().is_end_stream()).then(|| copy(&request));
@@ -351,6 +391,7 @@ impl Proxy {
             Ok(response) => return Ok((response, lent)),
             Err(error) => error,
         };
+        seen.trouble(Trouble::Closed);
         let name = &target.instance.name;
         let unsent = error.take_message();
         let request = match (unsent, again) {
@@ -361,18 +402,25 @@ impl Proxy {
         let connecting =
             self.pool.connect(&target.instance, target.decision.endpoint, route.limits.connect).await;
         let held = lent.held.take();
-        let connected = connecting.map_err(|error| Refusal::unreachable(name, &error.to_string()))?;
+        let connected = connecting.map_err(|error| {
+            seen.trouble(Trouble::Connect);
+            Refusal::unreachable(name, &error.to_string())
+        })?;
         let mut lent = connected.holding(held);
         lent.retire_after(route.limits.breaker.per_connection);
         match lent.sender.send_request(request).await {
             Ok(response) => Ok((response, lent)),
-            Err(error) => Err(Refusal::failed(name, &said(&error))),
+            Err(error) => {
+                seen.trouble(Trouble::Closed);
+                Err(Refusal::failed(name, &said(&error)))
+            }
         }
     }
 }
 
 /// The answer to a request that is not passed on.
-fn refused(refusal: Refusal, id: HeaderValue) -> Response<Reply> {
+fn refused(refusal: Refusal, id: HeaderValue, seen: &Sight) -> Response<Reply> {
+    seen.refused(&refusal);
     let (status, code) = (refusal.status.as_u16(), refusal.code);
     match &refusal.detail {
         Some(detail) => tracing::info!(request = ?id, status, code, detail, "refused"),

@@ -14,6 +14,9 @@ use crate::breaker;
 use crate::extract::KeyError;
 use crate::owner::Foreign;
 
+/// No Task is served there: the code.
+pub(crate) const NO_ROUTE: &str = "NoRoute";
+
 /// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -68,7 +71,7 @@ impl Refusal {
             "no Task is served at {path} of host {host}: `agentcube get tasks` lists addresses; \
              a Task is served under /NAMESPACE/NAME unless it says otherwise"
         );
-        Refusal::new(StatusCode::NOT_FOUND, "NoRoute", message)
+        Refusal::new(StatusCode::NOT_FOUND, NO_ROUTE, message)
     }
 
     /// The connection was made for another host, with other certificates and other rules.
@@ -223,7 +226,7 @@ impl From<Foreign> for Refusal {
 impl From<ReserveError> for Refusal {
     fn from(error: ReserveError) -> Refusal {
         let (status, code) = match &error {
-            ReserveError::NoSuchTask => (StatusCode::NOT_FOUND, "NoRoute"),
+            ReserveError::NoSuchTask => (StatusCode::NOT_FOUND, NO_ROUTE),
             ReserveError::NotReady(_) => (StatusCode::SERVICE_UNAVAILABLE, "TaskNotReady"),
             ReserveError::Timeout { .. } => (StatusCode::SERVICE_UNAVAILABLE, "NoInstance"),
             ReserveError::TooManyWaiting => (StatusCode::SERVICE_UNAVAILABLE, "TooManyWaiting"),

@@ -175,8 +175,10 @@ where
     let service = service_fn(move |request| {
         let (proxy, client, exchange) = (proxy.clone(), client.clone(), Exchange::begin(&used));
         async move {
-            let response = proxy.answer(&client, request).await;
-            Ok::<_, Infallible>(response.map(|body| Counted::new(body, exchange, head_timeout, &client.cut)))
+            let seen = proxy.see();
+            let response = proxy.answer(&client, request, &seen).await;
+            let counted = |body| Counted::new(body, exchange, seen, (head_timeout, &client.cut));
+            Ok::<_, Infallible>(response.map(counted))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());

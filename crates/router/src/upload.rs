@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -119,9 +120,20 @@ impl Received {
 pub(crate) struct Progress {
     ended: OnceLock<Instant>,
     stalled: OnceLock<Duration>,
+    received: AtomicU64,
 }
 
 impl Progress {
+    /// How many bytes of its body went on.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    fn passed(&self, frame: &Frame<Bytes>) {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// When it had been received as a whole.
     pub(crate) fn ended(&self) -> Option<Instant> {
         self.ended.get().copied()
@@ -196,6 +208,7 @@ impl Body for Sent {
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         if let Some(frame) = self.early.pop_front() {
             self.in_use.active();
+            self.progress.passed(&frame);
             return Poll::Ready(Some(Ok(frame)));
         }
         let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
@@ -204,7 +217,10 @@ impl Body for Sent {
         };
         self.waiting = None;
         match &frame {
-            Some(Ok(_)) => self.in_use.active(),
+            Some(Ok(frame)) => {
+                self.in_use.active();
+                self.progress.passed(frame);
+            }
             Some(Err(_)) | None => drop(self.progress.ended.set(Instant::now())),
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Error::from)))

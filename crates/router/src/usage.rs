@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::body::Reply;
+use crate::observe::Sight;
 
 /// The use of a connection.
 pub(crate) struct Use {
@@ -76,10 +77,11 @@ impl Drop for Exchange {
     }
 }
 
-/// The body of a response, which ends its exchange.
+/// The body of a response, which ends its exchange, and tells what became of it.
 pub(crate) struct Counted {
     body: Reply,
     _exchange: Exchange,
+    seen: Arc<Sight>,
     /// Dropped with this, which ends the wait for it.
     _over: Option<oneshot::Sender<()>>,
 }
@@ -90,9 +92,12 @@ impl Counted {
     pub(crate) fn new(
         body: Reply,
         exchange: Exchange,
-        limit: Duration,
-        connection: &CancellationToken,
+        seen: Arc<Sight>,
+        (limit, connection): (Duration, &CancellationToken),
     ) -> Counted {
+        if body.is_end_stream() {
+            seen.whole();
+        }
         let unread = matches!(body, Either::Right(_)) && !body.is_end_stream();
         let over = unread.then(|| {
             let (over, ended) = oneshot::channel::<()>();
@@ -104,7 +109,7 @@ impl Counted {
             });
             over
         });
-        Counted { body, _exchange: exchange, _over: over }
+        Counted { body, _exchange: exchange, seen, _over: over }
     }
 }
 
@@ -116,7 +121,18 @@ impl Body for Counted {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                self.seen.sent(frame.data_ref().map_or(0, |data| data.len() as u64));
+                if self.body.is_end_stream() {
+                    self.seen.whole();
+                }
+            }
+            Some(Err(error)) => self.seen.broke(&**error),
+            None => self.seen.whole(),
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -21,6 +21,8 @@ mod replicas;
 #[cfg(test)]
 mod requests;
 #[cfg(test)]
+mod seeing;
+#[cfg(test)]
 mod streams;
 #[cfg(test)]
 mod tls;
