@@ -178,7 +178,7 @@ pub(crate) fn ended(observer: &Observer, table: &parking_lot::RwLock<Table>, ent
     (record.path, record.reserving) = (decided.path, decided.took.filter(|_| picked.is_some()));
     record.instance = decided.instance.map(Into::into);
     record.trace = decided.trace.or(record.trace);
-    let flags = common.response_flags.clone().unwrap_or_default();
+    let flags = common.response_flags.unwrap_or_default();
     let (status, answered) = (record.status.unwrap_or_default(), record.first_byte.is_some());
     match details.strip_prefix(DETAILS) {
         Some(code) => record.answered_with(status, code.to_owned().into()),

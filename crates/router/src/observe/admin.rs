@@ -114,7 +114,8 @@ impl Admin {
     fn answer<B>(&self, request: &Request<B>, open: bool) -> Response<Full<Bytes>> {
         let known = self.token.as_ref().is_some_and(|token| token.admits(request.headers()));
         let path = request.uri().path();
-        if !known && !(open && path == "/metrics") {
+        let is_open = open && path == "/metrics";
+        if !known && !is_open {
             let mut response = said(StatusCode::UNAUTHORIZED, "show the token of --admin-token-file");
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return response;
