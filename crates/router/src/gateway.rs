@@ -104,7 +104,8 @@ impl Gateway {
         };
         let reach = Reach { client: client.clone(), connect: connect.clone(), grpc: options.grpc.clone() };
         let guards = Arc::new(Guards::new(reach, caches.policies.clone()));
-        let proxy = Arc::new(Proxy::new(table.clone(), guards.clone(), provider, connect, &options));
+        let proxy = Proxy::new(table.clone(), guards.clone(), provider, connect, observer, &options);
+        let proxy = Arc::new(proxy);
         let ports = Arc::new(Ports::new(options.address, options.bound, proxy.clone()));
         let address = options.advertised.unwrap_or_else(|| options.address.to_string());
         let classes = Arc::new(Classes {

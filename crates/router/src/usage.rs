@@ -146,7 +146,10 @@ impl Body for Counted {
 
 #[cfg(test)]
 mod tests {
+    use agentcube_operator::metrics::Registry;
+
     use super::*;
+    use crate::observe::Observer;
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_idle_when_its_last_exchange_has_ended() {
@@ -171,13 +174,18 @@ mod tests {
         let (usage, limit) = (Arc::new(Use::new()), Duration::from_secs(60));
         let refusal = || Either::Right(http_body_util::Full::new(Bytes::from("no")));
         let connection = CancellationToken::new();
-        let taken = Counted::new(refusal(), Exchange::begin(&usage), limit, &connection);
+        let observer = Observer::new("gateway", &Registry::new(), None);
+        let counted = || {
+            let (exchange, seen) = (Exchange::begin(&usage), Sight::begin(&observer));
+            Counted::new(refusal(), exchange, seen, (limit, &connection))
+        };
+        let taken = counted();
         tokio::time::sleep(limit / 2).await;
         drop(taken);
         tokio::time::sleep(limit).await;
         assert!(!connection.is_cancelled());
         let begun = Instant::now();
-        let _unread = Counted::new(refusal(), Exchange::begin(&usage), limit, &connection);
+        let _unread = counted();
         connection.cancelled().await;
         assert_eq!(begun.elapsed(), limit);
     }
