@@ -19,5 +19,6 @@ mod tls;
 
 pub use access_log::{Entry, Session};
 pub use authorize::Grpc;
-pub use server::{Front, Holds, Options, Sessions};
+pub use listen::incoming;
+pub use server::{Front, Holds, Options, Sessions, transport};
 pub use tls::{Error, Tls};
