@@ -1,6 +1,9 @@
 //! Heads of requests as Envoy, or whoever reaches the port, may send them: nothing panics, and what is read is what was
 //! sent. Whole streams of arbitrary messages, and arbitrary bytes, are beside the state machine (`exchange/tests.rs`).
 
+// What a test sets up itself is there, or the test has failed.
+#![allow(clippy::unwrap_used)]
+
 use agentcube_extproc::message::{head, request_id, route_task};
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue as Field};
 use envoy_types::pb::envoy::service::ext_proc::v3::HttpHeaders;

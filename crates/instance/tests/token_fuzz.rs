@@ -1,6 +1,9 @@
 //! Tokens of all kinds: what was signed is what is read, by its own Task and instance and before its time is over, and
 //! nothing else is believed.
 
+// What a test sets up itself is there, or the test has failed.
+#![allow(clippy::unwrap_used)]
+
 use agentcube_instance::SessionKey;
 use agentcube_instance::token::{Claims, Error, KeyId, Keys, LONGEST, Nonce};
 use jiff::Timestamp;

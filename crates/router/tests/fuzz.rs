@@ -1,6 +1,9 @@
 //! Whatever a client sends: nothing panics, a key that is found is one that was put there and within its limits, and what
 //! only a gateway may say reaches no instance in a client's words.
 
+// What a test sets up itself is there, or the test has failed.
+#![allow(clippy::unwrap_used)]
+
 use agentcube_api::agentcube::routing::SessionExtractor;
 use agentcube_instance::identity::LONGEST_KEY;
 use agentcube_instance::provider::{self, Reserved};
@@ -185,13 +188,12 @@ proptest! {
         // Other cookies are what they are, but no second one of the name.
         let other = |bytes: &[u8]| {
             let mut bytes = bytes.to_vec();
-            bytes.retain(|byte| !matches!(byte, b';' | b's'));
+            bytes.retain(|byte| !matches!(byte, ..0x20 | b';' | b's' | 0x7f));
             bytes
         };
         let value = if quoted { format!("\"{key}\"") } else { key.clone() };
         let pair = format!("sid={value}").into_bytes();
         let cookies = [other(&before), b"; ".to_vec(), pair, b";".to_vec(), other(&after)].concat();
-        prop_assume!(HeaderValue::from_bytes(&cookies).is_ok());
         let found = extractors().key(&one_header(COOKIE, &cookies), "/", None);
         prop_assert_eq!(found.unwrap().as_str(), key);
     }
