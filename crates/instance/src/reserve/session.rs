@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
+use super::activity::Claim;
 use super::bind::Why;
 use super::binder;
 use super::bindings::{Binding, Joined, Outcome, outcome};
@@ -91,7 +92,7 @@ impl Shared {
             return None;
         }
         let hit = self.index.lookup(&view.id, id, view.interval(&self.timing), &self.clock)?;
-        let in_use = self.activity.guard(hit.usage, None);
+        let in_use = self.activity.guard(hit.usage, Claim::Session(hit.lease));
         self.reserved(view, &hit.instance, Some(key), path, in_use)
     }
 
