@@ -106,8 +106,11 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "router",
-        about: "sessions, streams, large bodies and failures through a real Envoy, and through the built-in gateway",
-        runs: &[&["-p", "agentcube-extproc", "--features", "envoy-tests", "--test", "router"]],
+        about: "sessions, streams, large bodies and failures through a real Envoy, and through the built-in gateway; a short campaign",
+        runs: &[
+            &["-p", "agentcube-extproc", "--features", "envoy-tests", "--test", "router"],
+            &["-p", "agentcube-testkit", "--features", "router", "--test", "campaign"],
+        ],
         needs: &[Need::Envoy],
     },
     Suite {
@@ -136,6 +139,14 @@ const SUITES: &[Suite] = &[
     },
 ];
 
+/// What takes too long to be run with all the others.
+const ONLY_BY_NAME: &[Suite] = &[Suite {
+    name: "campaign",
+    about: "24,000 requests of 300 sessions while routers are restarted and instances die (only by its name)",
+    runs: &[&["-p", "agentcube-testkit", "--features", "router", "--test", "campaign", "--", "--whole"]],
+    needs: &[Need::Envoy],
+}];
+
 #[derive(Default)]
 struct Counts {
     passed: u64,
@@ -145,15 +156,17 @@ struct Counts {
 
 /// Names the suites.
 pub(crate) fn list() {
-    for suite in SUITES {
+    for suite in SUITES.iter().chain(ONLY_BY_NAME) {
         println!("{:<18}{}", suite.name, suite.about);
     }
 }
 
 /// Runs one suite or all; `false` when anything failed.
 pub(crate) fn run(settings: &Settings, only: Option<&str>) -> Result<bool> {
-    let chosen: Vec<&Suite> =
-        SUITES.iter().filter(|suite| only.is_none_or(|only| only == suite.name)).collect();
+    let chosen: Vec<&Suite> = match only {
+        Some(only) => SUITES.iter().chain(ONLY_BY_NAME).filter(|suite| suite.name == only).collect(),
+        None => SUITES.iter().collect(),
+    };
     if chosen.is_empty() {
         bail!("no suite is called {:?}; `cargo xtask test --list` names them", only.unwrap_or_default());
     }

@@ -65,8 +65,9 @@ impl Envoy {
     }
 }
 
+/// No connection to others comes from this address, so none takes the port before Envoy does.
 fn free_address() -> Result<SocketAddr> {
-    Ok(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+    Ok(std::net::TcpListener::bind((Ipv4Addr::new(127, 0, 0, 4), 0))?.local_addr()?)
 }
 
 fn bootstrap(address: SocketAddr, plan: &Plan<'_>) -> Value {

@@ -314,7 +314,8 @@ impl Router {
             reserver.ready().await;
             let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
             socket.set_reuseaddr(true).expect("an address can be used again");
-            let address = address.unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
+            // No connection to others comes from this address, so none takes the port while a router is away.
+            let address = address.unwrap_or((Ipv4Addr::new(127, 0, 0, 3), 0).into());
             socket.bind(address).expect("the address is free");
             let listener = socket.listen(1024).expect("it can be listened on");
             let _ = ready.send(listener.local_addr().expect("it has an address"));

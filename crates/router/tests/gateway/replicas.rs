@@ -388,15 +388,20 @@ async fn tend(pods: &Api<Pod>, pod: &Pod, instances: &Arc<Instances>) {
 /// Runs a program until the end; comes back when it listens.
 async fn run(address: SocketAddr, mut program: tokio::process::Command, end: CancellationToken) {
     let mut child = program.kill_on_drop(true).spawn().unwrap();
+    while TcpStream::connect(address).await.is_err() {
+        // Whoever waits for the instance is told, and need not wait for ever.
+        if let Some(status) = child.try_wait().unwrap() {
+            eprintln!("a program of an instance has ended before it listened: {status}");
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     tokio::spawn(async move {
         tokio::select! {
             status = child.wait() => eprintln!("a program of an instance has ended: {status:?}"),
             () = end.cancelled() => drop(child.kill().await),
         }
     });
-    while TcpStream::connect(address).await.is_err() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// Serves until the end, which cuts every connection.
