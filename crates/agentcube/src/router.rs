@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::GoDuration;
-use agentcube_extproc::{Front, Options, Tls};
+use agentcube_api::labels::SUBJECT_HEADER;
+use agentcube_extproc::{Front, Options, Tls, drain_for};
 use agentcube_instance::reserve::{self, Reserver};
 use agentcube_instance::timing::Timing;
 use agentcube_instance::token;
 use anyhow::Context;
 use clap::Args;
+use http::HeaderName;
 use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,9 +54,13 @@ pub(crate) struct Arguments {
     /// How long a request counts as being on its way after it was last heard of: some of Envoy's flush intervals
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     lease: GoDuration,
-    /// How long to listen for the end of requests when told to stop
-    #[arg(long, value_name = "DURATION", default_value = "20s")]
-    drain: GoDuration,
+    /// How long to listen for the end of requests when told to stop [default: a little longer than --lease]
+    #[arg(long, value_name = "DURATION")]
+    drain: Option<GoDuration>,
+    /// The header by which a service that Envoy asks for authorisation says who sends a request; Envoy has to take it
+    /// away from clients
+    #[arg(long, value_name = "NAME", default_value = SUBJECT_HEADER)]
+    subject_header: HeaderName,
     /// The kubeconfig [default: that of the Pod, $KUBECONFIG, the running `agentcube up`, ~/.kube/config]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     kubeconfig: Option<PathBuf>,
@@ -98,7 +104,8 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     let reserver = Reserver::new(client.clone(), options);
     let limits = Options {
         lease: positive(arguments.lease),
-        drain: positive(arguments.drain),
+        drain: arguments.drain.map_or_else(|| drain_for(positive(arguments.lease)), positive),
+        subject_header: arguments.subject_header.clone(),
         tls: arguments.tls(),
         ..Options::default()
     };

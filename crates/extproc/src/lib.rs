@@ -6,6 +6,7 @@
 
 mod access_log;
 pub mod exchange;
+mod hold;
 pub mod ledger;
 mod listen;
 pub mod message;
@@ -13,7 +14,8 @@ mod processor;
 mod server;
 mod tasks;
 mod tls;
+pub mod who;
 
-pub use access_log::{Entry, Session};
-pub use server::{Front, Holds, Options, Sessions};
+pub use access_log::{Entry, Place};
+pub use server::{Front, Holds, Options, Sessions, drain_for};
 pub use tls::{Error, Tls};

@@ -1,17 +1,23 @@
 //! The external processor as a gRPC service: carries messages between Envoy and the state machine, waits for
-//! reservations, and stops waiting when Envoy does.
+//! reservations and names, and stops waiting when Envoy does.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_instance::provider::{self, Reserved};
+use agentcube_instance::alias::Alias;
+use agentcube_instance::provider::{InstanceProvider, Reserved};
+use agentcube_router::protocol::talk;
+use agentcube_router::refusal::Refusal;
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessor;
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::exchange::{Exchange, Step};
+use crate::exchange::{Exchange, Picked, Step, Wanted};
+use crate::hold::Hold;
+use crate::ledger::Pick;
 use crate::server::Shared;
 
 /// How long a stream may take to say what it is about.
@@ -33,6 +39,8 @@ impl ExternalProcessor for Processor {
             shared: self.0.clone(),
             messages: request.into_inner(),
             exchange: Exchange::default(),
+            held: None,
+            due: VecDeque::new(),
             over: false,
             begun: false,
         };
@@ -51,6 +59,10 @@ struct Live {
     shared: Arc<Shared>,
     messages: Streaming<ProcessingRequest>,
     exchange: Exchange,
+    /// Which pick it is and what the request holds, once it has its instance.
+    held: Option<(Pick, Arc<Hold>)>,
+    /// What is still to be said.
+    due: VecDeque<ProcessingResponse>,
     begun: bool,
     over: bool,
 }
@@ -58,25 +70,44 @@ struct Live {
 impl Live {
     /// The next thing to say; nothing when the stream is over.
     async fn answer(&mut self) -> Option<Result<ProcessingResponse, Status>> {
-        if self.over {
-            return None;
-        }
         loop {
+            if let Some(response) = self.due.pop_front() {
+                return Some(Ok(response));
+            }
+            if self.over || self.exchange.told().is_some() {
+                return None;
+            }
             let message = match self.message().await {
                 Ok(Some(message)) => message,
                 Ok(None) => return None,
                 Err(status) => return Some(Err(status)),
             };
-            let step = self.exchange.take(&self.shared.table.read(), &self.shared.tenant, message);
+            let mut step = self.exchange.take(&self.shared.table.read(), &self.shared.names, message);
+            if let Step::Name(names) = step {
+                match self.name(names).await {
+                    Ok(then) => step = then?,
+                    Err(status) => return Some(Err(status)),
+                }
+            }
             match step {
-                Step::Wait => {}
-                Step::Send(response) => return Some(Ok(*response)),
+                Step::Wait | Step::Name(_) => {}
+                Step::Send(responses) => self.due.extend(responses),
                 Step::Break(why) => {
                     tracing::warn!(why, "Envoy does not keep to the protocol: look at its configuration");
                     return Some(Err(Status::failed_precondition(why)));
                 }
-                Step::Reserve(wanted) => return self.reserve(wanted).await,
+                Step::Reserve(wanted) => return self.reserve(*wanted).await,
             }
+            self.told();
+        }
+    }
+
+    /// What the answer has told of the session counts from now on.
+    fn told(&self) {
+        let (Some(told), Some((pick, hold))) = (self.exchange.told(), &self.held) else { return };
+        hold.ends(told.ends);
+        if told.complete {
+            self.shared.end(pick);
         }
     }
 
@@ -96,12 +127,12 @@ impl Live {
         }
     }
 
-    async fn reserve(&mut self, wanted: provider::Request) -> Option<Result<ProcessingResponse, Status>> {
+    async fn reserve(&mut self, wanted: Wanted) -> Option<Result<ProcessingResponse, Status>> {
         let provider = self.shared.provider.clone();
         let outcome = tokio::select! {
             // A session that has its instance is found at once, and nothing is read for it.
             biased;
-            outcome = provider.reserve_instance(wanted) => outcome,
+            outcome = settle(&*provider, wanted) => outcome,
             message = self.messages.message() => return match message {
                 Ok(None) | Err(_) => None,
                 Ok(Some(_)) => Some(Err(Status::failed_precondition("a message came before the last was answered"))),
@@ -112,11 +143,34 @@ impl Live {
         let settled = self.exchange.reserved(outcome, &pick)?;
         if let Some(Reserved { instance, in_use, .. }) = settled.picked {
             tracing::debug!(%pick, instance = %instance.name, "picked");
-            self.shared.begin(pick, in_use);
+            let hold = Arc::new(Hold::new(in_use, provider, settled.first));
+            self.shared.begin(pick.clone(), hold.clone());
+            self.held = Some((pick, hold));
         }
         if let Some(refusal) = settled.refusal {
             tracing::debug!(code = refusal.code, detail = refusal.detail, "refused");
         }
         Some(Ok(settled.response))
     }
+
+    /// Has names written down. Nobody is told of them before.
+    async fn name(&mut self, names: Vec<Alias>) -> Result<Option<Step>, Status> {
+        let Some((_, hold)) = &self.held else { return Ok(None) };
+        let outcome = tokio::select! {
+            outcome = self.shared.provider.name_session(&hold.in_use, names) => outcome,
+            () = self.shared.cut.cancelled() => return Err(Status::unavailable("the router stops")),
+        };
+        if let Err(error) = &outcome {
+            tracing::info!(%error, "a session did not get its name");
+        }
+        Ok(self.exchange.named(outcome))
+    }
+}
+
+/// Finds out which session a request is of, and an instance for it.
+async fn settle(provider: &dyn InstanceProvider, wanted: Wanted) -> Result<Picked, Refusal> {
+    let Wanted { mut plan, found } = wanted;
+    let mut talk = talk::settle(provider, &mut plan, &found).await?;
+    let reserved = talk::reserve(provider, &mut plan, &mut talk).await?;
+    Ok(Picked { plan, talk, reserved })
 }

@@ -13,7 +13,7 @@ use super::clock::Clock;
 use super::intern::Names;
 use super::reached::Reached;
 use super::shards::Shards;
-use crate::identity::{SessionKey, TaskId};
+use crate::identity::{InstanceId, SessionKey, TaskId};
 use crate::record::{Hold, Instance, LeaseHash, Life, Session};
 
 /// A session of a Task, by what the name and the namespace of its Lease are.
@@ -127,11 +127,13 @@ impl Index {
     }
 
     /// The instance of a bound session, with a use of it begun under the same lock that a `releasing` mark is taken in
-    /// under: the use is seen by whoever looks whether to object, or the mark is seen here.
+    /// under: the use is seen by whoever looks whether to object, or the mark is seen here. With `only`, it has to be
+    /// that one.
     pub(super) fn lookup(
         &self,
         task: &TaskId,
         id: &SessionId,
+        only: Option<&InstanceId>,
         interval: Duration,
         clock: &Clock,
     ) -> Option<Hit> {
@@ -140,7 +142,11 @@ impl Index {
         }
         let shard = self.sessions.of(id);
         let held = shard.read();
+        let fits = |instance: &Instance| only.is_none_or(|only| *only == instance.id);
         let (instance, usage) = self.servable(held.get(id)?, task)?;
+        if !fits(&instance) {
+            return None;
+        }
         if let Some(usage) = usage {
             usage.begin();
             return Some(Hit { instance, usage });
@@ -150,6 +156,9 @@ impl Index {
         let entry = held.get_mut(id)?;
         let (instance, _) = self.servable(entry, task)?;
         let Kept::Session(session) = &entry.kept else { return None };
+        if !fits(&instance) {
+            return None;
+        }
         let new = || {
             let id = SessionId { namespace: session.namespace.clone(), ..*id };
             let usage = Use::new(Subject::Session(id), interval, clock.moment(session.renewed));

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use agentcube_api::agentcube::security::ExtAuthSpec;
+use agentcube_api::labels::SUBJECT_HEADER;
 use http::header::{
     AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, LOCATION, SET_COOKIE, WWW_AUTHENTICATE,
 };
@@ -12,6 +13,7 @@ use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 
 use super::service::{Error, Reach, Service};
+use crate::owner::{BY_SERVICE, Subject};
 use crate::refusal::Refusal;
 
 /// How long the service may take when nothing is said.
@@ -20,6 +22,17 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const LARGEST: usize = 64 << 10;
 /// What a client gets to see of a no.
 const TOLD: [HeaderName; 3] = [WWW_AUTHENTICATE, LOCATION, SET_COOKIE];
+
+/// By this it says who sends a request, if it wants to.
+pub(crate) const SUBJECT: HeaderName = HeaderName::from_static(SUBJECT_HEADER);
+
+/// Who sends a request, as the service says; nobody if it says nothing, or two things.
+pub(crate) fn subject(said: &HeaderMap) -> Option<Subject> {
+    let mut values = said.get_all(SUBJECT).iter();
+    let (first, None) = (values.next()?, values.next()) else { return None };
+    let name = first.to_str().ok().map(str::trim).filter(|name| !name.is_empty())?;
+    Some(Subject { issuer: BY_SERVICE.into(), name: name.into() })
+}
 
 /// Authorisation by a service.
 pub(crate) struct ExtAuth {
@@ -55,6 +68,10 @@ impl ExtAuth {
         let shown: Result<Vec<HeaderName>, String> = spec.headers_to_ext_auth.iter().map(name).collect();
         let taken: Result<Vec<_>, _> =
             http.headers_to_backend.iter().map(|name| super::settable(name)).collect();
+        let taken = taken.map(|mut taken| {
+            taken.extend((!taken.contains(&SUBJECT)).then_some(SUBJECT));
+            taken
+        });
         let service = Service::new(reach, namespace.to_owned(), backend.name.clone(), backend.port);
         Ok(ExtAuth {
             service,

@@ -202,6 +202,7 @@ impl Guard {
             Some(jwt) => jwt.identify(parts, now.as_secs_f64()).await.map_err(denied)?,
             None => None,
         };
+        headers::strip(&mut parts.headers, &[ext_auth::SUBJECT]);
         headers::strip(&mut parts.headers, &self.identity);
         if !believed.is_empty() {
             headers::strip(&mut parts.headers, believed);
@@ -213,7 +214,10 @@ impl Guard {
             admitted.identity = identity.headers;
         }
         if let Some(service) = &self.ext_auth {
-            admitted.identity.extend(service.ask(parts, host).await?);
+            let said = service.ask(parts, host).await?;
+            // A token says more of who it is than whoever lets it in.
+            admitted.subject = admitted.subject.or_else(|| ext_auth::subject(&said));
+            admitted.identity.extend(said);
             parts.headers.extend(admitted.identity.clone());
         }
         if let Some(limits) = &self.limits {

@@ -87,7 +87,7 @@ impl Memory {
     }
 
     fn lookup(&self) -> Option<Hit> {
-        self.index.lookup(&task(), &self.id(), INTERVAL, &self.clock)
+        self.index.lookup(&task(), &self.id(), None, INTERVAL, &self.clock)
     }
 
     fn version(&self) -> Option<u64> {
