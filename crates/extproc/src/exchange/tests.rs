@@ -50,7 +50,7 @@ fn settle(wanted: Wanted) -> Result<Picked, Refusal> {
     let settling = async {
         let mut talk = talk::settle(&One, &mut plan, &found).await?;
         let reserved = talk::reserve(&One, &mut plan, &mut talk).await?;
-        Ok((talk, reserved))
+        Ok::<_, Refusal>((talk, reserved))
     };
     let (talk, reserved) = settling.now_or_never().expect("nobody is waited for")?;
     Ok(Picked { plan, talk, reserved })

@@ -129,6 +129,20 @@ fn a_hit_needs_a_whole_bond_that_is_not_about_to_end() {
 }
 
 #[test]
+fn who_asks_for_an_instance_that_the_session_does_not_have_touches_nothing() {
+    let memory = Memory::bound();
+    let other = InstanceId { name: instance(6).id.name, uid: "another".into() };
+    let lookup = |only| memory.index.lookup(&task(), &memory.id(), Some(only), INTERVAL, &memory.clock);
+    let in_flight = || {
+        let usage = memory.index.session(&memory.id()).and_then(|entry| entry.usage);
+        usage.is_some_and(|usage| usage.is_in_flight())
+    };
+    assert!(lookup(&other).is_none() && !in_flight());
+    assert!(lookup(&instance(6).id).is_some() && in_flight());
+    assert!(lookup(&other).is_none());
+}
+
+#[test]
 fn a_lease_of_another_namespace_is_another_session() {
     let memory = Memory::bound();
     let foreign = SessionId { namespace: "other".into(), ..memory.id() };
