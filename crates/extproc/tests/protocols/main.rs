@@ -18,6 +18,7 @@ mod world;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use agentcube_extproc::{Front as Processor, Options};
 use serde_json::Value;
@@ -57,7 +58,9 @@ impl Front for BehindEnvoy {
 
 async fn router(world: &World, n: usize) -> SocketAddr {
     let reserver = replicas::reserver(&world.client, n, world.keys.clone());
-    let front = Processor::new(world.client.clone(), Arc::new(reserver.clone()), Options::default());
+    // For the length of a lease it is not sure that nothing is on its way, and has no instance used again.
+    let options = Options { lease: Duration::from_secs(4), ..Options::default() };
+    let front = Processor::new(world.client.clone(), Arc::new(reserver.clone()), options);
     replicas::run_reserver(&reserver, &world.stop).await;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();

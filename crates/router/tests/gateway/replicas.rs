@@ -27,7 +27,8 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod, PodTemplate};
 use kube::api::{
-    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent,
+    WatchParams,
 };
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, ResourceExt};
@@ -363,7 +364,10 @@ async fn tend(pods: &Api<Pod>, pod: &Pod, instances: &Arc<Instances>) {
         if let Some(running) = instances.running.lock().remove(&uid) {
             running.cancel();
         }
-        let _gone = pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+        // By now another may have its name.
+        let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
+        let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+        let _gone = pods.delete(&pod.name_any(), &parameters.grace_period(0)).await;
         return;
     }
     if instances.running.lock().contains_key(&uid)

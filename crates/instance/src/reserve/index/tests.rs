@@ -130,15 +130,16 @@ fn a_hit_needs_a_whole_bond_that_is_not_about_to_end() {
 
 #[test]
 fn who_asks_for_an_instance_that_the_session_does_not_have_touches_nothing() {
-    let memory = Memory::bound();
-    let other = InstanceId { name: instance(6).id.name, uid: "another".into() };
-    let lookup = |only| memory.index.lookup(&task(), &memory.id(), Some(only), INTERVAL, &memory.clock);
+    let (memory, own) = (Memory::bound(), instance(6).id);
+    let other = InstanceId { name: own.name.clone(), uid: "another".into() };
+    let lookup =
+        |only: &InstanceId| memory.index.lookup(&task(), &memory.id(), Some(only), INTERVAL, &memory.clock);
     let in_flight = || {
         let usage = memory.index.session(&memory.id()).and_then(|entry| entry.usage);
         usage.is_some_and(|usage| usage.is_in_flight())
     };
     assert!(lookup(&other).is_none() && !in_flight());
-    assert!(lookup(&instance(6).id).is_some() && in_flight());
+    assert!(lookup(&own).is_some() && in_flight());
     assert!(lookup(&other).is_none());
 }
 
