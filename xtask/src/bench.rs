@@ -34,6 +34,14 @@ pub(crate) fn reserve(settings: &Settings, json: bool, enforce: bool) -> Result<
     run(settings, Bench { name: "bench-reserve", features: &["tasks"], program }, json, enforce)
 }
 
+/// Requests of bound sessions: behind Envoy over an external processor that does nothing, and through the built-in
+/// gateway over Envoy alone.
+pub(crate) fn router(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
+    setup::proxy::run(settings)?;
+    let program = Some(agentcube(settings)?);
+    run(settings, Bench { name: "bench-router", features: &["router"], program }, json, enforce)
+}
+
 /// A thousand Tasks on kube-apiserver, and a thousand idle instances.
 pub(crate) fn tasks(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
     setup::run(settings)?;

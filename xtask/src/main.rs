@@ -46,7 +46,7 @@ enum Command {
     /// Measures, always against a peer in the same run
     Bench {
         /// What to measure
-        #[arg(value_parser = ["apiserver", "runtime", "up", "reserve", "tasks"])]
+        #[arg(value_parser = ["apiserver", "runtime", "up", "reserve", "router", "tasks"])]
         what: String,
         /// Prints JSON instead of a table
         #[arg(long)]
@@ -124,6 +124,7 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
             "runtime" => bench::runtime(settings, json, enforce),
             "up" => bench::up(settings, json, enforce),
             "reserve" => bench::reserve(settings, json, enforce),
+            "router" => bench::router(settings, json, enforce),
             "tasks" => bench::tasks(settings, json, enforce),
             _ => bench::apiserver(settings, json, enforce),
         },

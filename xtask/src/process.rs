@@ -10,6 +10,14 @@ use anyhow::{Context, Result, bail};
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root);
+    // What `cargo run` says of this program. Build scripts that watch these variables (ring's does) would run again, and
+    // half of the tree be built again, each time that people and this program take turns at building.
+    for (name, _) in std::env::vars_os() {
+        let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if name.to_str().is_some_and(|name| of_package.iter().any(|prefix| name.starts_with(prefix))) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

@@ -17,5 +17,6 @@ mod tls;
 pub mod who;
 
 pub use access_log::{Entry, Place};
-pub use server::{Front, Holds, Options, Sessions, drain_for};
+pub use listen::incoming;
+pub use server::{Front, Holds, Options, Sessions, drain_for, transport};
 pub use tls::{Error, Tls};

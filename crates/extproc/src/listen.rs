@@ -65,6 +65,14 @@ pub(crate) fn connections(
     })
 }
 
+/// The same without certificates, for servers of others that are to be compared with this one.
+pub fn incoming(
+    listener: TcpListener,
+    most: usize,
+) -> impl Stream<Item = io::Result<impl AsyncRead + AsyncWrite + Connected + Send + Unpin + 'static>> {
+    connections(listener, None, most)
+}
+
 async fn accept(
     listener: TcpListener,
     certificates: Option<Arc<Mutex<Certificates>>>,

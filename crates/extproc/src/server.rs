@@ -360,6 +360,14 @@ async fn drained(shared: &Shared, limit: Duration) {
     }
 }
 
+/// A server as Envoy needs it, without services.
+pub fn transport() -> Server {
+    Server::builder()
+        .max_concurrent_streams(MOST_STREAMS)
+        .http2_max_pending_accept_reset_streams(Some(MOST_RESETS))
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+}
+
 fn server(shared: &Arc<Shared>, health: HealthServer<impl Health>) -> Router {
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -371,10 +379,7 @@ fn server(shared: &Arc<Shared>, health: HealthServer<impl Health>) -> Router {
         ExternalProcessorServer::new(Processor(shared.clone())).max_decoding_message_size(LARGEST_MESSAGE);
     let access_log =
         AccessLogServiceServer::new(AccessLog(shared.clone())).max_decoding_message_size(LARGEST_MESSAGE);
-    Server::builder()
-        .max_concurrent_streams(MOST_STREAMS)
-        .http2_max_pending_accept_reset_streams(Some(MOST_RESETS))
-        .http2_keepalive_interval(Some(KEEP_ALIVE))
+    transport()
         .add_service(processor)
         .add_service(access_log)
         .add_service(health)

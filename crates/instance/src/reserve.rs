@@ -6,6 +6,7 @@ mod aliases;
 pub mod bind;
 mod binder;
 mod bindings;
+mod by_uid;
 mod clock;
 mod contact;
 mod counts;

@@ -5,6 +5,9 @@
 
 pub mod cluster;
 pub mod difference;
+pub mod envoy;
+#[cfg(feature = "router")]
+pub mod gateway;
 pub mod golden;
 pub mod http_client;
 pub mod mask;

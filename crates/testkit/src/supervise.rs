@@ -6,13 +6,18 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// The child is a background job of the shell, so its standard input is `/dev/null`; the shell reports its
 /// process id on its own standard output and then waits for the pipe to close.
 const SUPERVISOR: &str =
     r#"log=$1; shift; "$@" >"$log" 2>&1 & pid=$!; echo $pid; read _; kill -9 $pid 2>/dev/null; wait $pid"#;
+
+/// How long a child may take to say what it is waited for to say.
+const TOLD_LIMIT: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Somebody else to run a child as.
 #[derive(Clone, Debug)]
@@ -96,6 +101,24 @@ impl Process {
         let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+
+    /// What follows these words on the line that begins with them, once the child has printed it.
+    pub async fn told(&self, words: &str) -> Result<String> {
+        let told = async {
+            loop {
+                // A line may not be whole yet.
+                let log = self.log();
+                let lines = log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+                if let Some(rest) = lines.filter_map(|line| line.strip_prefix(words)).next() {
+                    return Ok(rest.trim().to_owned());
+                }
+                ensure!(!self.has_ended(), "it has ended: {}", self.log_tail());
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let limited = tokio::time::timeout(TOLD_LIMIT, told).await;
+        limited.with_context(|| format!("it never says {words:?}: {}", self.log_tail()))?
     }
 
     /// Kills the child with SIGKILL and waits until it is gone.

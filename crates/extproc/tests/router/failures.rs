@@ -32,6 +32,7 @@ pub(crate) const ALL: &[Case] = &[
         name: "a request without a session outlives the router that picked its instance",
         change: |setting| {
             setting.route_policy = "Oneshot";
+            setting.reuse_policy = "Always";
             setting.idle_timeout = "1s";
             setting.lease = Duration::from_secs(5);
         },

@@ -50,6 +50,7 @@ pub(crate) struct Setting {
     pub(crate) asks: bool,
     pub(crate) other_subjects: &'static str,
     pub(crate) route_policy: &'static str,
+    pub(crate) reuse_policy: &'static str,
 }
 
 impl Default for Setting {
@@ -63,6 +64,7 @@ impl Default for Setting {
             asks: false,
             other_subjects: "Separate",
             route_policy: "BySession",
+            reuse_policy: "Never",
         }
     }
 }
@@ -325,7 +327,7 @@ async fn make_task(client: &Client, port: u16, setting: &Setting) -> Result<()> 
             "routing": routing(setting),
             "requestHandling": { "backend": { "port": port } },
             "scaling": { "scalingMode": "OnDemand", "minInstances": 0, "maxInstances": 100,
-                "instanceLifecycle": { "reusePolicy": "Never", "idleTimeout": setting.idle_timeout } },
+                "instanceLifecycle": { "reusePolicy": setting.reuse_policy, "idleTimeout": setting.idle_timeout } },
         },
     }))?;
     let api: Api<Task> = Api::namespaced(client.clone(), NAMESPACE);

@@ -36,8 +36,6 @@ pub(super) enum Subject {
 #[derive(Debug)]
 pub(super) struct Use {
     pub(super) subject: Subject,
-    /// UID of the session's Lease.
-    pub(super) lease: Option<Arc<str>>,
     /// How often it is written, in milliseconds.
     interval: u32,
     in_flight: AtomicU32,
@@ -52,18 +50,12 @@ impl Use {
     pub(super) fn new(subject: Subject, interval: Duration, written: Duration) -> Use {
         Use {
             subject,
-            lease: None,
             interval: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
             in_flight: AtomicU32::new(0),
             last: AtomicU64::new(0),
             written: AtomicU64::new(millis(written)),
             queued: AtomicBool::new(false),
         }
-    }
-
-    /// The same, of the session with this Lease.
-    pub(super) fn of_lease(self, uid: Arc<str>) -> Use {
-        Use { lease: Some(uid), ..self }
     }
 
     /// A request begins. To be followed by [`Activity::guard`].
@@ -161,11 +153,11 @@ impl Activity {
     }
 
     /// The guard of a request that has [begun](Use::begin).
-    pub(super) fn guard(self: &Arc<Self>, usage: Arc<Use>, grant: Option<Grant>) -> InUse {
+    pub(super) fn guard(self: &Arc<Self>, usage: Arc<Use>, claim: Claim) -> InUse {
         self.touch(&usage);
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         let revocation = self.revocation.lock().clone();
-        InUse { hold: Some(Held { usage, activity: self.clone(), revocation, _grant: grant }) }
+        InUse { hold: Some(Held { usage, activity: self.clone(), revocation, claim }) }
     }
 
     /// Requests in flight have to end: what they rest on is no longer known to be so.
@@ -237,8 +229,15 @@ struct Held {
     usage: Arc<Use>,
     activity: Arc<Activity>,
     revocation: CancellationToken,
-    /// Takes up room on the instance, for a Oneshot.
-    _grant: Option<Grant>,
+    claim: Claim,
+}
+
+/// By what right a request uses its instance.
+pub(super) enum Claim {
+    /// Its session has it: UID of the Lease.
+    Session(Arc<str>),
+    /// It was given room on it.
+    Room(#[expect(dead_code, reason = "gives the room back when dropped")] Grant),
 }
 
 impl Debug for InUse {
@@ -255,6 +254,14 @@ impl InUse {
 
     pub(super) fn usage(&self) -> Option<&Arc<Use>> {
         self.hold.as_ref().map(|held| &held.usage)
+    }
+
+    /// UID of the Lease of the session that is used; none for a Oneshot.
+    pub(super) fn lease(&self) -> Option<&Arc<str>> {
+        match &self.hold.as_ref()?.claim {
+            Claim::Session(lease) => Some(lease),
+            Claim::Room(_) => None,
+        }
     }
 
     /// Waits until the request has to end although it is not done: the router has lost touch, and others may count on
@@ -297,7 +304,7 @@ mod tests {
 
     fn begin(activity: &Arc<Activity>, usage: &Arc<Use>) -> InUse {
         usage.begin();
-        activity.guard(usage.clone(), None)
+        activity.guard(usage.clone(), Claim::Session("l1".into()))
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,12 +9,15 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::activity::{Subject, Use};
+use super::by_uid::ByUid;
 use super::clock::Clock;
 use super::intern::Names;
 use super::reached::Reached;
 use super::shards::Shards;
 use crate::identity::{InstanceId, SessionKey, TaskId};
-use crate::record::{Hold, Instance, LeaseHash, Life, Session};
+use crate::record::{Instance, LeaseHash, Life, Session};
+
+mod compact;
 
 /// A session of a Task, by what the name and the namespace of its Lease are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +100,8 @@ pub(super) struct LeaseNews {
 pub(super) struct Hit {
     pub(super) instance: Arc<Instance>,
     pub(super) usage: Arc<Use>,
+    /// UID of the session's Lease.
+    pub(super) lease: Arc<str>,
 }
 
 /// The memory.
@@ -104,7 +109,7 @@ pub(super) struct Index {
     sessions: Shards<SessionId, Box<Entry>>,
     /// Keys that a binding is at work for: they are served through it and not from memory.
     binding: Shards<SessionId, ()>,
-    instances: Shards<Arc<str>, Arc<Instance>>,
+    instances: Shards<ByUid, ()>,
     /// Held by whoever changes sessions, or instances: news come one at a time.
     leases: Mutex<Reached>,
     pods: Mutex<Reached>,
@@ -143,33 +148,34 @@ impl Index {
         let shard = self.sessions.of(id);
         let held = shard.read();
         let fits = |instance: &Instance| only.is_none_or(|only| *only == instance.id);
-        let (instance, usage) = self.servable(held.get(id)?, task)?;
+        let entry = held.get(id)?;
+        let (session, instance) = self.servable(entry, task)?;
         if !fits(&instance) {
             return None;
         }
-        if let Some(usage) = usage {
+        if let Some(usage) = entry.usage.clone() {
             usage.begin();
-            return Some(Hit { instance, usage });
+            return Some(Hit { instance, usage, lease: session.uid.clone() });
         }
         drop(held);
         let mut held = shard.write();
         let entry = held.get_mut(id)?;
-        let (instance, _) = self.servable(entry, task)?;
-        let Kept::Session(session) = &entry.kept else { return None };
+        let (session, instance) = self.servable(entry, task)?;
         if !fits(&instance) {
             return None;
         }
+        let lease = session.uid.clone();
         let new = || {
             let id = SessionId { namespace: session.namespace.clone(), ..*id };
-            let usage = Use::new(Subject::Session(id), interval, clock.moment(session.renewed));
-            Arc::new(usage.of_lease(session.uid.clone()))
+            Arc::new(Use::new(Subject::Session(id), interval, clock.moment(session.renewed)))
         };
-        let usage = entry.usage.get_or_insert_with(new).clone();
+        let usage = entry.usage.clone().unwrap_or_else(new);
         usage.begin();
-        Some(Hit { instance, usage })
+        entry.usage = Some(usage.clone());
+        Some(Hit { instance, usage, lease })
     }
 
-    fn servable(&self, entry: &Entry, task: &TaskId) -> Option<(Arc<Instance>, Option<Arc<Use>>)> {
+    fn servable<'a>(&self, entry: &'a Entry, task: &TaskId) -> Option<(&'a Session, Arc<Instance>)> {
         let Kept::Session(session) = &entry.kept else { return None };
         if session.releasing || session.ending || session.task_uid != task.uid {
             return None;
@@ -181,7 +187,7 @@ impl Index {
             && instance.address.is_some()
             && instance.task_uid == task.uid
             && instance.namespace == task.namespace;
-        serves.then(|| (instance, entry.usage.clone()))
+        serves.then_some((session, instance))
     }
 
     pub(super) fn session(&self, id: &SessionId) -> Option<Entry> {
@@ -189,7 +195,7 @@ impl Index {
     }
 
     pub(super) fn instance(&self, uid: &str) -> Option<Arc<Instance>> {
-        self.instances.of(uid).read().get(uid).cloned()
+        self.instances.of(uid).read().get_key_value(uid).map(|(held, ())| held.0.clone())
     }
 
     pub(super) fn is_binding(&self, id: &SessionId) -> bool {
@@ -349,7 +355,10 @@ impl Index {
             return None;
         }
         let instance = Arc::new(self.compact_instance(instance));
-        let was = self.instances.of(&*uid).write().insert(instance.id.uid.clone(), instance.clone());
+        let mut shard = self.instances.of(&*uid).write();
+        let was = shard.remove_entry(&*uid).map(|(held, ())| held.0);
+        shard.insert(ByUid(instance.clone()), ());
+        drop(shard);
         if objects(was.as_deref(), &instance) {
             reached.object(version, &uid);
         }
@@ -364,7 +373,7 @@ impl Index {
         source: Source,
     ) -> Option<Arc<Instance>> {
         let mut reached = self.pods.lock();
-        let held = self.instances.of(&**uid).write().remove(uid);
+        let held = self.instances.of(&**uid).write().remove_entry(&**uid).map(|(held, ())| held.0);
         match source {
             Source::Watch(revision) => {
                 reached.deleted(uid);
@@ -386,8 +395,8 @@ impl Index {
         let listed: HashMap<Arc<str>, ()> = items.iter().map(|item| (item.id.uid.clone(), ())).collect();
         let mut gone = Vec::new();
         for shard in self.instances.all() {
-            shard.write().retain(|uid, held| {
-                let stays = held.version > revision || listed.contains_key(uid);
+            shard.write().retain(|ByUid(held), ()| {
+                let stays = held.version > revision || listed.contains_key(&held.id.uid);
                 if !stays {
                     gone.push(held.clone());
                 }
@@ -457,53 +466,6 @@ impl Index {
         if let Some(usage) = self.sessions.of(id).read().get(id).and_then(|entry| entry.usage.as_ref()) {
             usage.wrote(at);
         }
-    }
-
-    /// What is equal is stored once: names of Tasks and routers, and what a session and its instance both say.
-    fn compact(&self, kept: Kept) -> Kept {
-        let Kept::Session(mut session) = kept else { return kept };
-        session.namespace = self.names.intern(session.namespace);
-        session.task_uid = self.names.intern(session.task_uid);
-        session.binder = self.names.intern(session.binder);
-        if let Some(holder) = &session.holder
-            && let Some(instance) = self.instance(&holder.uid)
-            && instance.id == *holder
-        {
-            session.holder = Some(instance.id.clone());
-            if let Hold::Held { key, reservation } = &instance.hold
-                && *key == session.key
-                && reservation.lease == session.uid
-            {
-                (session.key, session.uid) = (key.clone(), reservation.lease.clone());
-            }
-        }
-        Kept::Session(session)
-    }
-
-    fn compact_instance(&self, mut instance: Instance) -> Instance {
-        instance.namespace = self.names.intern(instance.namespace);
-        instance.task_uid = self.names.intern(instance.task_uid);
-        instance.spec_id.0 = self.names.intern(instance.spec_id.0);
-        instance.created_for = instance.created_for.map(|name| self.names.intern(name));
-        if let Some(held) = self.instance(&instance.id.uid) {
-            instance.id = held.id.clone();
-        }
-        if let Hold::Held { key, reservation } = &mut instance.hold {
-            let hash = LeaseHash::of(&instance.task_uid, key);
-            let id = SessionId { namespace: instance.namespace.clone(), hash };
-            if let Some(Entry { kept: Kept::Session(session), .. }) = self.session(&id)
-                && session.uid == reservation.lease
-                && session.key == *key
-            {
-                (*key, reservation.lease) = (session.key, session.uid);
-                if session.holder.as_ref() == Some(&instance.id)
-                    && let Some(holder) = session.holder
-                {
-                    instance.id = holder;
-                }
-            }
-        }
-        instance
     }
 }
 

@@ -201,8 +201,8 @@ impl Shared {
         let SessionRef { id, lease } = session;
         tokio::time::sleep(rest).await;
         let in_flight = || {
-            let usage = self.index.session(&id).and_then(|entry| entry.usage);
-            usage.is_some_and(|usage| usage.lease.as_ref() == Some(&lease) && usage.is_in_flight())
+            let entry = self.index.session(&id).filter(|entry| *entry.kept.uid() == lease);
+            entry.and_then(|entry| entry.usage).is_some_and(|usage| usage.is_in_flight())
         };
         for _ in 0..LOOKS {
             if !in_flight() {
@@ -233,7 +233,7 @@ impl InUse {
     pub fn session(&self) -> Option<SessionRef> {
         let usage = self.usage()?;
         let Subject::Session(id) = &usage.subject else { return None };
-        Some(SessionRef { id: id.clone(), lease: usage.lease.clone()? })
+        Some(SessionRef { id: id.clone(), lease: self.lease()?.clone() })
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Shared;
+use super::activity::Claim;
 use super::index::Source;
 use super::tasks::TaskView;
 use super::waiting::{Grant, PoolKey, TaskPool};
@@ -119,7 +120,7 @@ impl Shared {
         let instance = grant.instance.clone();
         let usage = pool.usage(&instance, view.interval(&self.timing));
         usage.begin();
-        let in_use = self.activity.guard(usage, Some(grant));
+        let in_use = self.activity.guard(usage, Claim::Room(grant));
         // After the guard, which ends with the contact: whoever lost it before that is not served.
         if !self.contact.is_good() {
             return None;

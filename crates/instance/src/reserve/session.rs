@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::activity::InUse;
+use super::activity::{Claim, InUse};
 use super::bind::Why;
 use super::binder;
 use super::bindings::{Binding, Joined, Outcome, outcome};
@@ -92,7 +92,7 @@ impl Shared {
             return None;
         }
         let hit = self.index.lookup(&view.id, id, None, view.interval(&self.timing), &self.clock)?;
-        let in_use = self.activity.guard(hit.usage, None);
+        let in_use = self.activity.guard(hit.usage, Claim::Session(hit.lease));
         self.reserved(view, &hit.instance, Some(key), path, in_use)
     }
 
@@ -117,7 +117,7 @@ impl Shared {
             Some(key) if view.by_session => {
                 let id = SessionId::of(&view.id, key);
                 let hit = self.index.lookup(&view.id, &id, Some(instance), interval, &self.clock)?;
-                Some(self.activity.guard(hit.usage, None))
+                Some(self.activity.guard(hit.usage, Claim::Session(hit.lease)))
             }
             _ if view.by_session => None,
             _ => {
@@ -125,7 +125,7 @@ impl Shared {
                 let grant = pool.occupy(&instance.uid)?;
                 let usage = pool.usage(&grant.instance, interval);
                 usage.begin();
-                Some(self.activity.guard(usage, Some(grant)))
+                Some(self.activity.guard(usage, Claim::Room(grant)))
             }
         }
     }

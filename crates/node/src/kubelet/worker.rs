@@ -282,9 +282,9 @@ impl Worker {
                     self.tasks.spawn(perform::post_start(parts, self.about(&spec), pod, spec, target));
                 }
             }
-            Operation::Probe { kind, .. } => {
+            Operation::Probe { kind, early, .. } => {
                 if let Some(target) = self.target(&spec) {
-                    self.tasks.spawn(perform::probe(parts, self.about(&spec), spec, kind, target));
+                    self.tasks.spawn(perform::probe(parts, self.about(&spec), spec, (kind, early), target));
                 }
             }
             _ => {}

@@ -64,6 +64,10 @@ impl ServerProcess {
         self.scratch.path().join("kubeconfig")
     }
 
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Resident memory in bytes.
     pub fn resident_bytes(&self) -> Result<u64> {
         self.process.resident_bytes()

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::identity::{InstanceId, SpecId};
-use crate::record::Reservation;
+use crate::record::{Hold, Reservation};
 
 const INTERVAL: Duration = Duration::from_secs(30);
 

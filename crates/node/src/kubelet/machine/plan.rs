@@ -36,6 +36,8 @@ pub(crate) enum Operation {
     Probe {
         container: String,
         kind: Kind,
+        /// Ahead of its time: only a good answer counts.
+        early: bool,
     },
     /// Say why the container is stopped, and run its hook, which may take `limit`.
     Stop {
@@ -272,7 +274,8 @@ impl View<'_> {
             if let Some(due) = container.probes.due(kind)
                 && plan.reached(due, self.now)
             {
-                plan.push(Operation::Probe { container: spec.name.clone(), kind });
+                let early = container.probes.is_early(kind, self.now);
+                plan.push(Operation::Probe { container: spec.name.clone(), kind, early });
             }
         }
     }

@@ -1,5 +1,7 @@
 //! When a container is probed, and what the answers amount to.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Probe};
 
@@ -45,6 +47,18 @@ pub(crate) enum Verdict {
     Error(String),
 }
 
+/// A container that has just started is asked again after this part of its age, and not sooner than that: one that takes
+/// milliseconds to start is not kept waiting for a whole period.
+const PART_OF_AGE: u32 = 4;
+const SHORTEST_WAIT: Duration = Duration::from_millis(5);
+/// Failures before this age say only that it is starting.
+const EARLIEST_FAILURE: Duration = Duration::from_secs(1);
+
+/// Whether the first good answer is looked for ahead of time: where one waits for it, and asking costs little.
+fn is_eager(kind: Kind, probe: &Probe) -> bool {
+    kind != Kind::Liveness && probe.exec.is_none()
+}
+
 /// The answers to one probe over the current run of its container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answers {
@@ -53,7 +67,12 @@ pub(crate) struct Answers {
     last: Option<bool>,
     run: i32,
     due: Timestamp,
+    /// When the container has begun to be asked, and from when on a failure counts.
+    begun: Timestamp,
+    counts: Timestamp,
     asking: bool,
+    /// The question that is out was ahead of its time.
+    early: bool,
     /// The question is settled for this run of the container.
     settled: bool,
 }
@@ -71,12 +90,17 @@ impl Probes {
     pub(crate) fn begin(container: &Spec, now: Timestamp) -> Self {
         let fresh = |kind: Kind| {
             let probe = kind.of(container)?;
+            let begun = after(now, seconds(probe.initial_delay_seconds.unwrap_or(0).into()));
+            let counts = if is_eager(kind, probe) { after(begun, EARLIEST_FAILURE) } else { begun };
             Some(Answers {
                 holds: kind == Kind::Liveness,
                 last: None,
                 run: 0,
-                due: after(now, seconds(probe.initial_delay_seconds.unwrap_or(0).into())),
+                due: begun,
+                begun,
+                counts,
                 asking: false,
+                early: false,
                 settled: false,
             })
         };
@@ -127,18 +151,34 @@ impl Probes {
         (its_turn && !answers.asking && !answers.settled).then_some(answers.due)
     }
 
-    pub(crate) fn sent(&mut self, kind: Kind, probe: &Probe, now: Timestamp) {
-        if let Some(answers) = self.of_mut(kind) {
-            answers.asking = true;
-            answers.due = after(now, seconds(probe.period_seconds.unwrap_or(10).max(1).into()));
+    /// Whether a probe that is sent now comes ahead of its time.
+    pub(crate) fn is_early(&self, kind: Kind, now: Timestamp) -> bool {
+        self.of(kind).is_some_and(|answers| now < answers.counts)
+    }
+
+    pub(crate) fn sent(&mut self, kind: Kind, probe: &Probe, early: bool, now: Timestamp) {
+        let Some(answers) = self.of_mut(kind) else { return };
+        (answers.asking, answers.early) = (true, early);
+        if !early {
+            answers.counts = after(now, seconds(probe.period_seconds.unwrap_or(10).max(1).into()));
         }
+        let new = !answers.holds && answers.last != Some(true);
+        answers.due = match new && is_eager(kind, probe) {
+            true => {
+                let age = Duration::try_from(now.duration_since(answers.begun)).unwrap_or_default();
+                after(now, (age / PART_OF_AGE).max(SHORTEST_WAIT)).min(answers.counts)
+            }
+            false => answers.counts,
+        };
     }
 
     pub(crate) fn answered(&mut self, kind: Kind, probe: &Probe, verdict: &Verdict) {
         let Some(answers) = self.of_mut(kind) else { return };
         answers.asking = false;
+        let early = std::mem::take(&mut answers.early);
         let good = match verdict {
             Verdict::Success | Verdict::Warning(_) => true,
+            Verdict::Failure(_) if early => return,
             Verdict::Failure(_) => false,
             Verdict::Error(_) => return,
         };
@@ -159,7 +199,7 @@ mod tests {
     use super::*;
 
     fn container(probe: &str) -> Spec {
-        serde_json::from_str(&format!(r#"{{"name":"c","{probe}":{{"periodSeconds":5,"failureThreshold":2,"successThreshold":2,"initialDelaySeconds":3}}}}"#)).unwrap()
+        serde_json::from_str(&format!(r#"{{"name":"c","{probe}":{{"exec":{{"command":["ask"]}},"periodSeconds":5,"failureThreshold":2,"successThreshold":2,"initialDelaySeconds":3}}}}"#)).unwrap()
     }
 
     fn at(second: i64) -> Timestamp {
@@ -172,7 +212,7 @@ mod tests {
         answers
             .chars()
             .map(|answer| {
-                probes.sent(kind, probe, at(0));
+                probes.sent(kind, probe, false, at(0));
                 let verdict = match answer {
                     '+' => Verdict::Success,
                     '-' => Verdict::Failure(String::new()),
@@ -199,13 +239,51 @@ mod tests {
         let probe = spec.startup_probe.as_ref().unwrap();
         assert_eq!(probes.due(Kind::Startup), Some(at(103)));
         assert_eq!(probes.due(Kind::Liveness), None);
-        probes.sent(Kind::Startup, probe, at(103));
+        probes.sent(Kind::Startup, probe, false, at(103));
         assert_eq!(probes.due(Kind::Startup), None, "one question at a time");
         probes.answered(Kind::Startup, probe, &Verdict::Success);
         assert_eq!(probes.due(Kind::Startup), Some(at(108)));
         probes.answered(Kind::Startup, probe, &Verdict::Success);
         assert_eq!((probes.due(Kind::Startup), probes.due(Kind::Liveness)), (None, Some(at(103))));
         assert!(probes.started() && probes.broken().is_none());
+    }
+
+    #[test]
+    fn the_first_good_answer_is_looked_for_ahead_of_time() {
+        let mut spec: Spec = serde_json::from_str(
+            r#"{"name":"c","readinessProbe":{"tcpSocket":{"port":80},"periodSeconds":2,"failureThreshold":1}}"#,
+        )
+        .unwrap();
+        let probe = spec.readiness_probe.take().unwrap();
+        spec.readiness_probe = Some(probe.clone());
+        let mut probes = Probes::begin(&spec, at(0));
+        let (mut asked, mut counted) = (0, Vec::new());
+        while let Some(now) = probes.due(Kind::Readiness).filter(|due| *due < at(20)) {
+            let early = probes.is_early(Kind::Readiness, now);
+            probes.sent(Kind::Readiness, &probe, early, now);
+            probes.answered(Kind::Readiness, &probe, &Verdict::Failure(String::new()));
+            asked += 1;
+            if !early {
+                counted.push(now.as_second());
+            }
+        }
+        assert_eq!(
+            counted,
+            (0..10).map(|n| 1 + 2 * n).collect::<Vec<_>>(),
+            "those that count keep to the period"
+        );
+        assert!((30..60).contains(&asked), "{asked}");
+
+        let now = at(21);
+        probes.sent(Kind::Readiness, &probe, true, now);
+        probes.answered(Kind::Readiness, &probe, &Verdict::Success);
+        assert!(probes.ready());
+        let due = probes.due(Kind::Readiness).unwrap();
+        probes.sent(Kind::Readiness, &probe, probes.is_early(Kind::Readiness, due), due);
+        assert_eq!(probes.due(Kind::Readiness), None);
+        probes.answered(Kind::Readiness, &probe, &Verdict::Failure(String::new()));
+        assert!(!probes.ready(), "once ready, each failure counts");
+        assert_eq!(probes.due(Kind::Readiness), Some(after(due, seconds(2))), "and there is no hurry");
     }
 
     #[test]

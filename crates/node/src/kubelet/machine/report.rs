@@ -133,9 +133,9 @@ impl State {
                 }
             }
             Operation::PostStart { .. } => self.running(name, |running| running.hook = Hook::Going),
-            Operation::Probe { kind, .. } => {
+            Operation::Probe { kind, early, .. } => {
                 if let Some(probe) = spec.and_then(|spec| kind.of(spec)) {
-                    container.probes.sent(*kind, probe, now);
+                    container.probes.sent(*kind, probe, *early, now);
                 }
             }
             Operation::Signal { .. } => self.stage(name, Stage::Asked(now)),

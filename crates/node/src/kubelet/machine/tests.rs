@@ -109,7 +109,7 @@ impl World {
                 let id = id(self, &container);
                 (format!("post-start {container}"), Some(Report::HookReturned { container, id, error: None }))
             }
-            Operation::Probe { container, kind } => (format!("probe {container} {kind:?}"), None),
+            Operation::Probe { container, kind, .. } => (format!("probe {container} {kind:?}"), None),
             Operation::Stop { message, hook, container, .. } => {
                 let id = id(self, &container);
                 let hook = hook.then_some(Report::PreStopReturned { container, id });

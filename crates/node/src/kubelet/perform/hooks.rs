@@ -14,7 +14,7 @@ pub(crate) async fn probe(
     parts: Arc<Parts>,
     about: ObjectReference,
     spec: Container,
-    kind: Kind,
+    (kind, early): (Kind, bool),
     target: Target,
 ) -> Outcome {
     let Some(question) = kind.of(&spec) else { return Outcome::Nothing };
@@ -22,6 +22,7 @@ pub(crate) async fn probe(
     let word = kind.word();
     let said = match &verdict {
         Verdict::Success => None,
+        Verdict::Failure(_) | Verdict::Error(_) if early => None,
         Verdict::Warning(output) => Some(("ProbeWarning", format!("{word} probe warning: {output}"))),
         Verdict::Failure(output) => Some(("Unhealthy", format!("{word} probe failed: {output}"))),
         Verdict::Error(error) => {

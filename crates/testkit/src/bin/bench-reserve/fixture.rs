@@ -1,5 +1,7 @@
 //! Tasks, instances and sessions made by hand, as controllers, kubelets and routers leave them.
+#![allow(dead_code, reason = "each measurement uses a part of it")]
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use agentcube_api::labels;
@@ -12,7 +14,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::kubelet::ready;
+use crate::kubelet::{ready, ready_at};
 
 /// Where routers have their Leases.
 pub(crate) const SYSTEM: &str = "agentcube-system";
@@ -30,6 +32,12 @@ pub(crate) struct Fixture {
     pub(crate) http: HttpClient,
     pub(crate) task: TaskId,
     revision: Revision,
+    address: fn(usize) -> Ipv4Addr,
+}
+
+/// The address of all instances where nobody asks them anything.
+fn nowhere(_: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, 7)
 }
 
 /// The key of the session of a number.
@@ -37,7 +45,7 @@ pub(crate) fn key(number: usize) -> Result<SessionKey> {
     Ok(SessionKey::new(&format!("user-{number}"))?)
 }
 
-async fn post(http: &HttpClient, path: &str, body: &Value) -> Result<Value> {
+pub(crate) async fn post(http: &HttpClient, path: &str, body: &Value) -> Result<Value> {
     let reply = http.send(Request::new(Method::POST, path).json(body)).await?;
     ensure!(reply.is_success(), "{path}: {}", reply.value());
     Ok(reply.value())
@@ -74,6 +82,16 @@ pub(crate) async fn install(http: &HttpClient) -> Result<()> {
 impl Fixture {
     /// A Task of sessions that starts instances on demand, as the Task controller leaves it.
     pub(crate) async fn new(http: HttpClient, name: &str) -> Result<Fixture> {
+        Fixture::at(http, name, 8080, nowhere).await
+    }
+
+    /// The same with instances that can be reached: at this port, each at an address of its own.
+    pub(crate) async fn at(
+        http: HttpClient,
+        name: &str,
+        port: u16,
+        address: fn(usize) -> Ipv4Addr,
+    ) -> Result<Fixture> {
         let container = json!({"name": "agent", "image": "agent:1"});
         let extractors = json!([{"type": "httpHeader", "name": "X-Session-ID"}]);
         let body = json!({
@@ -81,6 +99,7 @@ impl Fixture {
             "spec": {
                 "deployment": {"type": "pod", "podTemplate": {"spec": {"containers": [container]}}},
                 "scaling": {"scalingMode": "OnDemand", "maxInstances": 100_000},
+                "requestHandling": {"backend": {"port": port}},
                 "routing": {
                     "routePolicy": "BySession", "sessionIdentifier": {"extractors": extractors},
                     "reserveTimeout": "120s",
@@ -105,7 +124,7 @@ impl Fixture {
         let status = json!({"status": {"specID": &*spec_id.0, "phase": "Serving",
             "conditions": [condition("SpecReady"), condition("Ready")]}});
         merge(&http, &format!("{TASKS}/{name}/status"), &status).await?;
-        Ok(Fixture { http, task, revision })
+        Ok(Fixture { http, task, revision, address })
     }
 
     /// An instance without a session, not ready: name and UID.
@@ -140,7 +159,7 @@ impl Fixture {
             labels::RESERVE_KEY: key.as_str(), labels::RESERVATION: format!("{}.1", uid(&lease)?),
         }}});
         merge(&self.http, &format!("{PODS}/{pod}"), &held).await?;
-        merge(&self.http, &format!("{PODS}/{pod}/status"), &ready()).await?;
+        merge(&self.http, &format!("{PODS}/{pod}/status"), &ready_at((self.address)(number))).await?;
         Ok(())
     }
 

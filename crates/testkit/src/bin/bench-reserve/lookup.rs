@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use agentcube_instance::TaskId;
 use agentcube_instance::reserve::Reserver;
-use agentcube_instance::{SessionKey, TaskId};
 use agentcube_testkit::cluster::process::{ServerProcess, Storage};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -93,19 +93,21 @@ pub(crate) async fn serve(kubeconfig: &Path, task: &str, uid: &str) -> Result<()
     let task = TaskId { namespace: "default".into(), name: task.into(), uid: uid.into() };
     for line in std::io::stdin().lock().lines() {
         let sessions = line?.parse()?;
-        let keys = (0..sessions).map(fixture::key).collect::<Result<Vec<_>>>()?;
-        known(&reserver, &task, &keys).await?;
-        let measured = time(&reserver, &task, &keys)?;
+        known(&reserver, &task, sessions).await?;
+        // Before there are keys to ask by: those come with requests, and go with them.
+        let memory_bytes = own_memory()?;
+        let measured = Measured { memory_bytes, ..time(&reserver, &task, sessions)? };
         println!("{}", serde_json::to_string(&measured)?);
     }
     Ok(())
 }
 
 /// Waits until every session can be served, and serves each once.
-async fn known(reserver: &Reserver, task: &TaskId, keys: &[SessionKey]) -> Result<()> {
+async fn known(reserver: &Reserver, task: &TaskId, sessions: usize) -> Result<()> {
     let limit = Instant::now() + KNOWN_LIMIT;
-    for key in keys {
-        while reserver.lookup(task, key).is_none() {
+    for number in 0..sessions {
+        let key = fixture::key(number)?;
+        while reserver.lookup(task, &key).is_none() {
             ensure!(Instant::now() < limit, "the router does not hear of session {key}");
             tokio::time::sleep(POLL).await;
         }
@@ -113,7 +115,8 @@ async fn known(reserver: &Reserver, task: &TaskId, keys: &[SessionKey]) -> Resul
     Ok(())
 }
 
-fn time(reserver: &Reserver, task: &TaskId, keys: &[SessionKey]) -> Result<Measured> {
+fn time(reserver: &Reserver, task: &TaskId, sessions: usize) -> Result<Measured> {
+    let keys = (0..sessions).map(fixture::key).collect::<Result<Vec<_>>>()?;
     let mut times = Vec::with_capacity(LOOKUPS);
     let mut at = 0;
     for _ in 0..LOOKUPS {
@@ -127,7 +130,7 @@ fn time(reserver: &Reserver, task: &TaskId, keys: &[SessionKey]) -> Result<Measu
     times.sort_unstable();
     let microseconds = |percent: usize| times[LOOKUPS * percent / 100].as_secs_f64() * 1e6;
     let (p50_us, p99_us) = (microseconds(50), microseconds(99));
-    Ok(Measured { sessions: keys.len(), p50_us, p99_us, memory_bytes: own_memory()? })
+    Ok(Measured { sessions, p50_us, p99_us, memory_bytes: 0 })
 }
 
 /// Without the pages of files.

@@ -39,7 +39,7 @@ fn number(processes: &[u32], file: &str, key: &str) -> Result<u64> {
 }
 
 /// User and system time.
-fn cpu_ticks(processes: &[u32]) -> Result<u64> {
+pub(crate) fn cpu_ticks(processes: &[u32]) -> Result<u64> {
     let one = |pid: &u32| -> Result<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let (_, fields) = stat.rsplit_once(") ").context("an odd /proc/PID/stat")?;
@@ -49,6 +49,6 @@ fn cpu_ticks(processes: &[u32]) -> Result<u64> {
     processes.iter().map(one).sum()
 }
 
-fn ticks_per_second() -> f64 {
+pub(crate) fn ticks_per_second() -> f64 {
     rustix::param::clock_ticks_per_second() as f64
 }
