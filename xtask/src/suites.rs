@@ -100,9 +100,12 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "protocols",
-        about: "the official clients and servers of MCP and A2A through two gateways",
-        runs: &[&["-p", "agentcube-router", "--features", "official-clients", "--test", "protocols"]],
-        needs: &[Need::ProtocolClients],
+        about: "the official clients and servers of MCP and A2A through two gateways, and through Envoy with two routers",
+        runs: &[
+            &["-p", "agentcube-router", "--features", "official-clients", "--test", "protocols"],
+            &["-p", "agentcube-extproc", "--features", "official-clients", "--test", "protocols"],
+        ],
+        needs: &[Need::ProtocolClients, Need::Envoy],
     },
     Suite {
         name: "router",

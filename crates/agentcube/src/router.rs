@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::GoDuration;
-use agentcube_extproc::{Front, Options, Tls};
+use agentcube_api::labels::SUBJECT_HEADER;
+use agentcube_extproc::{Front, Options, Tls, drain_for};
 use agentcube_instance::reserve::{self, Reserver};
 use agentcube_instance::timing::Timing;
 use agentcube_instance::token;
@@ -17,6 +18,7 @@ use agentcube_router::observe::admin::{self, Admin, Secret};
 use agentcube_router::observe::{self, Hiding};
 use anyhow::Context;
 use clap::Args;
+use http::HeaderName;
 use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -58,9 +60,13 @@ pub(crate) struct Arguments {
     /// How long a request counts as being on its way after it was last heard of: some of Envoy's flush intervals
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     lease: GoDuration,
-    /// How long to listen for the end of requests when told to stop
-    #[arg(long, value_name = "DURATION", default_value = "20s")]
-    drain: GoDuration,
+    /// How long to listen for the end of requests when told to stop [default: a little longer than --lease]
+    #[arg(long, value_name = "DURATION")]
+    drain: Option<GoDuration>,
+    /// The header by which a service that Envoy asks for authorisation says who sends a request; Envoy has to take it
+    /// away from clients
+    #[arg(long, value_name = "NAME", default_value = SUBJECT_HEADER)]
+    subject_header: HeaderName,
     #[command(flatten)]
     access_log: access_log::Arguments,
     /// Show operators /metrics and /debug/sessions here; anywhere but on loopback only with a token
@@ -140,7 +146,8 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     let access_log = arguments.access_log.open(&hiding, &metrics)?;
     let limits = Options {
         lease: positive(arguments.lease),
-        drain: positive(arguments.drain),
+        drain: arguments.drain.map_or_else(|| drain_for(positive(arguments.lease)), positive),
+        subject_header: arguments.subject_header.clone(),
         tls: arguments.tls(),
         metrics: metrics.clone(),
         access_log: access_log.clone(),

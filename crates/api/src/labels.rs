@@ -18,6 +18,8 @@ pub const GATEWAY: &str = "agentcube.io/gateway";
 pub const TASK_FINALIZER: &str = "agentcube.io/release-instances";
 /// Header by which the gateway tells an instance of its reservation.
 pub const RESERVED_TOKEN_HEADER: &str = "x-reserved-token";
+/// Header by which a service that is asked for authorisation says who sends a request; a client's own is removed.
+pub const SUBJECT_HEADER: &str = "x-agentcube-subject";
 /// Label of Leases of ours: what each is for, [`LEASE_OF_SESSION`], [`LEASE_OF_ALIAS`] or [`LEASE_OF_ROUTER`]. One
 /// watch brings all.
 pub const LEASE: &str = "agentcube.io/lease";

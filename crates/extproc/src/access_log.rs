@@ -1,11 +1,9 @@
 //! Envoy's access log: how the router hears that requests go on and that they have ended. Nothing that it says can
 //! harm more than the leases of the picks that it names.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use agentcube_instance::SessionKey;
-use agentcube_router::decide::DESTINATION;
+use agentcube_instance::{InstanceId, SessionKey};
 use envoy_types::pb::envoy::data::accesslog::v3::{AccessLogCommon, AccessLogType, HttpAccessLogEntry};
 use envoy_types::pb::envoy::service::accesslog::v3::access_log_service_server::AccessLogService;
 use envoy_types::pb::envoy::service::accesslog::v3::{
@@ -13,7 +11,7 @@ use envoy_types::pb::envoy::service::accesslog::v3::{
 };
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::message::{self, PICK, SESSION, TASK};
+use crate::message::{self, INSTANCE, PICK, SESSION, TASK};
 use crate::seen;
 use crate::server::Shared;
 
@@ -22,16 +20,17 @@ use crate::server::Shared;
 pub struct Entry<'a> {
     pub pick: &'a str,
     pub ended: bool,
-    pub session: Option<Session<'a>>,
+    pub at: Option<Place<'a>>,
 }
 
-/// Whose request it is: enough to take over a pick of another router.
+/// Whose request it is, and where: enough to take over a pick of another router.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session<'a> {
+pub struct Place<'a> {
     pub namespace: &'a str,
     pub task: &'a str,
-    pub key: SessionKey,
-    pub endpoint: SocketAddr,
+    /// None for a Oneshot.
+    pub key: Option<SessionKey>,
+    pub instance: InstanceId,
 }
 
 impl Entry<'_> {
@@ -40,13 +39,12 @@ impl Entry<'_> {
         let common = entry.common_properties.as_ref()?;
         let fields = message::picked_metadata(common.metadata.as_ref()?)?;
         let said = |name: &str| fields.get(name).and_then(message::string);
-        let session = || {
+        let at = || {
             let (namespace, task) = said(TASK)?.split_once('/')?;
-            let key = SessionKey::new(said(SESSION)?).ok()?;
-            let endpoint = said(DESTINATION.as_str())?.parse().ok()?;
-            Some(Session { namespace, task, key, endpoint })
+            let key = said(SESSION).map(SessionKey::new).transpose().ok()?;
+            Some(Place { namespace, task, key, instance: InstanceId::parse(said(INSTANCE)?)? })
         };
-        Some(Entry { pick: said(PICK)?, ended: ended(common)?, session: session() })
+        Some(Entry { pick: said(PICK)?, ended: ended(common)?, at: at() })
     }
 }
 
@@ -122,17 +120,12 @@ mod tests {
 
     #[test]
     fn entries_say_whether_a_pick_is_over() {
-        let pairs = [
-            (PICK, "p1"),
-            (TASK, "prod/chat"),
-            (SESSION, "u/1"),
-            ("x-gateway-destination-endpoint", "10.0.0.1:80"),
-        ];
-        let session = Session {
+        let pairs = [(PICK, "p1"), (TASK, "prod/chat"), (INSTANCE, "chat-0/uid-0"), (SESSION, "u/1")];
+        let place = Place {
             namespace: "prod",
             task: "chat",
-            key: SessionKey::new("u/1").unwrap(),
-            endpoint: ([10, 0, 0, 1], 80).into(),
+            key: Some(SessionKey::new("u/1").unwrap()),
+            instance: InstanceId { name: "chat-0".into(), uid: "uid-0".into() },
         };
         for (type_, ended) in [
             (AccessLogType::DownstreamEnd, Some(true)),
@@ -141,11 +134,14 @@ mod tests {
             (AccessLogType::UpstreamEnd, None),
         ] {
             let entry = entry(type_, &pairs);
-            let expected = ended.map(|ended| Entry { pick: "p1", ended, session: Some(session.clone()) });
+            let expected = ended.map(|ended| Entry { pick: "p1", ended, at: Some(place.clone()) });
             assert_eq!(Entry::read(&entry), expected, "{type_:?}");
         }
-        let oneshot = entry(AccessLogType::DownstreamEnd, &[(PICK, "p1"), (TASK, "prod/chat")]);
-        assert_eq!(Entry::read(&oneshot), Some(Entry { pick: "p1", ended: true, session: None }));
+        let oneshot = entry(AccessLogType::DownstreamEnd, &pairs[..3]);
+        let at = Some(Place { key: None, ..place });
+        assert_eq!(Entry::read(&oneshot), Some(Entry { pick: "p1", ended: true, at }));
+        let nowhere = entry(AccessLogType::DownstreamEnd, &pairs[..2]);
+        assert_eq!(Entry::read(&nowhere), Some(Entry { pick: "p1", ended: true, at: None }));
         assert_eq!(Entry::read(&entry(AccessLogType::DownstreamEnd, &[])), None);
         assert_eq!(Entry::read(&HttpAccessLogEntry::default()), None);
     }

@@ -9,6 +9,7 @@
 mod access_log;
 mod authorize;
 pub mod exchange;
+mod hold;
 pub mod ledger;
 mod listen;
 pub mod message;
@@ -17,9 +18,10 @@ mod seen;
 mod server;
 mod tasks;
 mod tls;
+pub mod who;
 
-pub use access_log::{Entry, Session};
+pub use access_log::{Entry, Place};
 pub use authorize::Grpc;
 pub use listen::incoming;
-pub use server::{Front, Holds, Options, Sessions, transport};
+pub use server::{Front, Holds, Options, Sessions, drain_for, transport};
 pub use tls::{Error, Tls};

@@ -2,11 +2,16 @@
 
 use std::collections::HashMap;
 
+use agentcube_instance::InstanceId;
 use agentcube_instance::provider;
 use agentcube_router::decide::{DESTINATION, Decision, TOKEN};
 use agentcube_router::refusal::Refusal;
 use envoy_types::pb::envoy::config::core::v3::{
     self as core, HeaderValue as Field, HeaderValueOption, header_value_option::HeaderAppendAction,
+};
+use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::{
+    ProcessingMode,
+    processing_mode::{BodySendMode, HeaderSendMode},
 };
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, HttpHeaders, ImmediateResponse,
@@ -26,6 +31,8 @@ pub const TASK: &str = "agentcube-task";
 pub const SESSION: &str = "agentcube-session";
 /// What whoever hears of the end is to know of the decision.
 pub const SEEN: &str = "agentcube-seen";
+/// The instance, as `<pod>/<uid>`.
+pub const INSTANCE: &str = "agentcube-instance";
 
 /// The most headers that a request may have.
 const MOST_HEADERS: usize = 512;
@@ -41,6 +48,8 @@ pub(crate) const DETAILS: &str = "agentcube_";
 pub struct Head {
     pub method: Method,
     pub host: Option<String>,
+    /// How the client reached Envoy.
+    pub scheme: &'static str,
     pub path: String,
     pub query: Option<String>,
     pub headers: HeaderMap,
@@ -76,7 +85,24 @@ pub fn head(message: &HttpHeaders) -> Result<Head, Refusal> {
         None => (target, None),
     };
     let host = text(":authority").filter(|host| !host.is_empty()).map(str::to_owned);
-    Ok(Head { method, host, path: path.to_owned(), query, headers })
+    let scheme = if text(":scheme") == Some("https") { "https" } else { "http" };
+    Ok(Head { method, host, scheme, path: path.to_owned(), query, headers })
+}
+
+/// The status of an answer, and its headers but for those that nobody could pass on.
+pub fn answer_head(message: &HttpHeaders) -> (StatusCode, HeaderMap) {
+    let fields = message.headers.as_ref().map(|map| &*map.headers).unwrap_or_default();
+    let (mut status, mut headers) = (StatusCode::BAD_GATEWAY, HeaderMap::new());
+    for field in fields.iter().take(MOST_HEADERS) {
+        if field.key == ":status" {
+            status = StatusCode::from_bytes(bytes(field)).unwrap_or(status);
+        } else if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(field.key.as_bytes()), HeaderValue::from_bytes(bytes(field)))
+        {
+            headers.append(name, value);
+        }
+    }
+    (status, headers)
 }
 
 /// Envoy sends values as bytes; older ones as text.
@@ -128,28 +154,120 @@ fn text(value: impl Into<String>) -> Value {
     Value { kind: Some(Kind::StringValue(value.into())) }
 }
 
+/// What Envoy waits to hear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    RequestHead,
+    RequestBody,
+    AnswerHead,
+    AnswerBody,
+}
+
+impl About {
+    fn with(self, common: CommonResponse) -> Response {
+        let response = Some(common);
+        match self {
+            About::RequestHead => Response::RequestHeaders(HeadersResponse { response }),
+            About::RequestBody => Response::RequestBody(BodyResponse { response }),
+            About::AnswerHead => Response::ResponseHeaders(HeadersResponse { response }),
+            About::AnswerBody => Response::ResponseBody(BodyResponse { response }),
+        }
+    }
+}
+
+/// What Envoy is to ask about from now on, beside what it is configured to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asking {
+    /// About the body of the request, whole and held back, and about the head of the answer.
+    RequestBody,
+    AnswerHead,
+    /// About the body of the answer, held back until there is as much of it as Envoy keeps.
+    AnswerBody,
+    /// About each piece of it.
+    AnswerPieces,
+}
+
+impl Asking {
+    fn mode(self) -> ProcessingMode {
+        let (request, answer) = match self {
+            Asking::RequestBody => (BodySendMode::BufferedPartial, BodySendMode::None),
+            Asking::AnswerHead => (BodySendMode::None, BodySendMode::None),
+            Asking::AnswerBody => (BodySendMode::None, BodySendMode::BufferedPartial),
+            Asking::AnswerPieces => (BodySendMode::None, BodySendMode::Streamed),
+        };
+        ProcessingMode {
+            request_header_mode: HeaderSendMode::Send.into(),
+            response_header_mode: HeaderSendMode::Send.into(),
+            request_body_mode: request.into(),
+            response_body_mode: answer.into(),
+            request_trailer_mode: HeaderSendMode::Skip.into(),
+            response_trailer_mode: HeaderSendMode::Skip.into(),
+        }
+    }
+}
+
 /// The answer for a request that has its instance.
-pub fn picked(decision: &Decision, wanted: &provider::Request, pick: &str) -> ProcessingResponse {
+pub fn picked(
+    about: About,
+    decision: &Decision,
+    instance: &InstanceId,
+    wanted: &provider::Request,
+    pick: &str,
+) -> ProcessingResponse {
     let mut fields = HashMap::from([
         (DESTINATION.as_str().to_owned(), text(decision.endpoint.to_string())),
         (PICK.to_owned(), text(pick)),
         (TASK.to_owned(), text(wanted.task.to_string())),
+        (INSTANCE.to_owned(), text(instance.to_string())),
     ]);
     if let Some(key) = &wanted.key {
         fields.insert(SESSION.to_owned(), text(key.as_str()));
     }
     let of_balancer = Value { kind: Some(Kind::StructValue(Struct { fields })) };
     let metadata = Struct { fields: HashMap::from([(METADATA.to_owned(), of_balancer)]) };
-    let mutation = HeaderMutation {
-        set_headers: decision.set.iter().map(|(name, value)| set(name, value)).collect(),
-        remove_headers: decision.remove.iter().map(HeaderName::to_string).collect(),
+    let set: Vec<_> = decision.set.iter().map(|(name, value)| set(name, value)).collect();
+    let remove = decision.remove.iter().map(HeaderName::to_string).collect();
+    ProcessingResponse { dynamic_metadata: Some(metadata), ..changed(about, set, remove) }
+}
+
+fn changed(
+    about: About,
+    set_headers: Vec<HeaderValueOption>,
+    remove_headers: Vec<String>,
+) -> ProcessingResponse {
+    let mutation = HeaderMutation { set_headers, remove_headers };
+    let common = CommonResponse { header_mutation: Some(mutation), ..CommonResponse::default() };
+    ProcessingResponse { response: Some(about.with(common)), ..ProcessingResponse::default() }
+}
+
+/// Lets something through as it is.
+pub fn untouched(about: About) -> ProcessingResponse {
+    let response = about.with(CommonResponse::default());
+    ProcessingResponse { response: Some(response), ..ProcessingResponse::default() }
+}
+
+/// The same, and Envoy is to ask about more.
+pub fn asking(response: ProcessingResponse, asking: Asking) -> ProcessingResponse {
+    ProcessingResponse { mode_override: Some(asking.mode()), ..response }
+}
+
+/// Lets the head of an answer through, with this header as it is in `now`; instances do not show their tokens to
+/// clients.
+pub fn shown(
+    name: &HeaderName,
+    before: Option<&HeaderValue>,
+    now: Option<&HeaderValue>,
+) -> ProcessingResponse {
+    let mut remove = vec![TOKEN.to_string()];
+    let set = match now {
+        Some(value) if before != Some(value) => vec![set(name, value)],
+        None if before.is_some() => {
+            remove.push(name.to_string());
+            Vec::new()
+        }
+        _ => Vec::new(),
     };
-    let response = CommonResponse { header_mutation: Some(mutation), ..CommonResponse::default() };
-    ProcessingResponse {
-        dynamic_metadata: Some(metadata),
-        response: Some(Response::RequestHeaders(HeadersResponse { response: Some(response) })),
-        ..ProcessingResponse::default()
-    }
+    changed(About::AnswerHead, set, remove)
 }
 
 /// With the value as bytes: as text Envoy would take it for empty. It takes the place of whatever was there.
@@ -183,18 +301,15 @@ pub fn refused(refusal: &Refusal, request_id: &HeaderValue) -> ProcessingRespons
     }
 }
 
-/// The answer that lets through what it was asked about; instances do not show their tokens to clients.
+/// The answer that lets through what it was asked about.
 pub fn passed(request: &Request) -> ProcessingResponse {
     let response = match request {
-        Request::RequestHeaders(_) => Response::RequestHeaders(HeadersResponse::default()),
+        Request::RequestHeaders(_) => return untouched(About::RequestHead),
         Request::ResponseHeaders(_) => {
-            let remove_headers = vec![TOKEN.to_string()];
-            let mutation = HeaderMutation { remove_headers, ..HeaderMutation::default() };
-            let common = CommonResponse { header_mutation: Some(mutation), ..CommonResponse::default() };
-            Response::ResponseHeaders(HeadersResponse { response: Some(common) })
+            return changed(About::AnswerHead, Vec::new(), vec![TOKEN.to_string()]);
         }
-        Request::RequestBody(_) => Response::RequestBody(BodyResponse::default()),
-        Request::ResponseBody(_) => Response::ResponseBody(BodyResponse::default()),
+        Request::RequestBody(_) => return untouched(About::RequestBody),
+        Request::ResponseBody(_) => return untouched(About::AnswerBody),
         Request::RequestTrailers(_) => Response::RequestTrailers(TrailersResponse::default()),
         Request::ResponseTrailers(_) => Response::ResponseTrailers(TrailersResponse::default()),
     };

@@ -1,17 +1,23 @@
 //! The external processor as a gRPC service: carries messages between Envoy and the state machine, waits for
-//! reservations, and stops waiting when Envoy does.
+//! reservations and names, and stops waiting when Envoy does.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_instance::provider;
+use agentcube_instance::alias::Alias;
+use agentcube_instance::provider::InstanceProvider;
+use agentcube_router::protocol::talk;
+use agentcube_router::refusal::Refusal;
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessor;
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::exchange::{Exchange, Step};
+use crate::exchange::{Exchange, Picked, Step, Wanted};
+use crate::hold::Hold;
+use crate::ledger::Pick;
 use crate::message;
 use crate::seen::Asked;
 use crate::server::Shared;
@@ -36,6 +42,8 @@ impl ExternalProcessor for Processor {
             messages: request.into_inner(),
             exchange: Exchange::default(),
             asked: Asked::default(),
+            held: None,
+            due: VecDeque::new(),
             over: false,
             begun: false,
         };
@@ -55,6 +63,10 @@ struct Live {
     messages: Streaming<ProcessingRequest>,
     exchange: Exchange,
     asked: Asked,
+    /// Which pick it is and what the request holds, once it has its instance.
+    held: Option<(Pick, Arc<Hold>)>,
+    /// What is still to be said.
+    due: VecDeque<ProcessingResponse>,
     begun: bool,
     over: bool,
 }
@@ -62,29 +74,50 @@ struct Live {
 impl Live {
     /// The next thing to say; nothing when the stream is over.
     async fn answer(&mut self) -> Option<Result<ProcessingResponse, Status>> {
-        if self.over {
-            return None;
-        }
         loop {
+            if let Some(response) = self.due.pop_front() {
+                return Some(Ok(response));
+            }
+            if self.over || self.exchange.told().is_some() {
+                return None;
+            }
             let message = match self.message().await {
                 Ok(Some(message)) => message,
                 Ok(None) => return None,
                 Err(status) => return Some(Err(status)),
             };
             self.asked.take(&message, self.shared.observer.logs());
-            let step = self.exchange.take(&self.shared.table.read(), &self.shared.tenant, message);
+            let mut step = self.exchange.take(&self.shared.table.read(), &self.shared.names, message);
+            if let Step::Name(names) = step {
+                match self.name(names).await {
+                    Ok(then) => step = then?,
+                    Err(status) => return Some(Err(status)),
+                }
+            }
             match step {
-                Step::Wait => {}
-                Step::Send(response) => {
-                    self.asked.answered(&self.shared.observer, &self.shared.table, &response);
-                    return Some(Ok(*response));
+                Step::Wait | Step::Name(_) => {}
+                Step::Send(responses) => {
+                    for response in &responses {
+                        self.asked.answered(&self.shared.observer, &self.shared.table, response);
+                    }
+                    self.due.extend(responses);
                 }
                 Step::Break(why) => {
                     tracing::warn!(why, "Envoy does not keep to the protocol: look at its configuration");
                     return Some(Err(Status::failed_precondition(why)));
                 }
-                Step::Reserve(wanted) => return self.reserve(wanted).await,
+                Step::Reserve(wanted) => return self.reserve(*wanted).await,
             }
+            self.told();
+        }
+    }
+
+    /// What the answer has told of the session counts from now on.
+    fn told(&self) {
+        let (Some(told), Some((pick, hold))) = (self.exchange.told(), &self.held) else { return };
+        hold.ends(told.ends);
+        if told.complete {
+            self.shared.end(pick);
         }
     }
 
@@ -104,14 +137,14 @@ impl Live {
         }
     }
 
-    async fn reserve(&mut self, wanted: provider::Request) -> Option<Result<ProcessingResponse, Status>> {
+    async fn reserve(&mut self, wanted: Wanted) -> Option<Result<ProcessingResponse, Status>> {
         let provider = self.shared.provider.clone();
-        let task = wanted.task.clone();
+        let counts = wanted.plan.route.counts.clone();
         self.asked.reserves();
         let outcome = tokio::select! {
             // A session that has its instance is found at once, and nothing is read for it.
             biased;
-            outcome = provider.reserve_instance(wanted) => outcome,
+            outcome = settle(&*provider, wanted) => outcome,
             message = self.messages.message() => return match message {
                 Ok(None) | Err(_) => None,
                 Ok(Some(_)) => Some(Err(Status::failed_precondition("a message came before the last was answered"))),
@@ -123,7 +156,10 @@ impl Live {
         if let Some(reserved) = settled.picked {
             tracing::debug!(%pick, instance = %reserved.instance.name, "picked");
             message::see(&mut settled.response, self.asked.picked(&reserved));
-            self.shared.begin(pick, &task, reserved.in_use);
+            let in_flight = counts.map(|counts| counts.begin());
+            let hold = Arc::new(Hold::new(reserved.in_use, in_flight, provider, settled.first));
+            self.shared.begin(pick.clone(), hold.clone());
+            self.held = Some((pick, hold));
         }
         self.asked.answered(&self.shared.observer, &self.shared.table, &settled.response);
         if let Some(refusal) = settled.refusal {
@@ -131,4 +167,25 @@ impl Live {
         }
         Some(Ok(settled.response))
     }
+
+    /// Has names written down. Nobody is told of them before.
+    async fn name(&mut self, names: Vec<Alias>) -> Result<Option<Step>, Status> {
+        let Some((_, hold)) = &self.held else { return Ok(None) };
+        let outcome = tokio::select! {
+            outcome = self.shared.provider.name_session(&hold.in_use, names) => outcome,
+            () = self.shared.cut.cancelled() => return Err(Status::unavailable("the router stops")),
+        };
+        if let Err(error) = &outcome {
+            tracing::info!(%error, "a session did not get its name");
+        }
+        Ok(self.exchange.named(outcome))
+    }
+}
+
+/// Finds out which session a request is of, and an instance for it.
+async fn settle(provider: &dyn InstanceProvider, wanted: Wanted) -> Result<Picked, Refusal> {
+    let Wanted { mut plan, found } = wanted;
+    let mut talk = talk::settle(provider, &mut plan, &found).await?;
+    let reserved = talk::reserve(provider, &mut plan, &mut talk).await?;
+    Ok(Picked { plan, talk, reserved })
 }

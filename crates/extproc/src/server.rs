@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use agentcube_api::Task;
-use agentcube_instance::provider::{InstanceProvider, Reserved};
+use agentcube_api::labels::SUBJECT_HEADER;
+use agentcube_instance::provider::InstanceProvider;
 use agentcube_instance::reserve::{InUse, Reserver};
-use agentcube_instance::{SessionKey, TaskId};
+use agentcube_instance::{InstanceId, SessionKey, TaskId};
 use agentcube_operator::cache::Cache;
 use agentcube_operator::metrics::{Counter, Registry};
-use agentcube_router::observe::{AccessLog as Lines, InFlight, Observer};
+use agentcube_router::observe::{AccessLog as Lines, Observer};
 use agentcube_router::route::Table;
 use envoy_types::pb::envoy::service::accesslog::v3::access_log_service_server::{
     AccessLogServiceServer, SERVICE_NAME as ACCESS_LOG,
@@ -34,10 +35,12 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::server::HealthReporter;
 
 use crate::access_log::{AccessLog, Entry};
+use crate::hold::Hold;
 use crate::ledger::{Ledger, Pick};
 use crate::listen;
 use crate::processor::Processor;
 use crate::tls::{Certificates, Error, Tls};
+use crate::who::Names;
 
 /// The largest message of Envoy's, in bytes. Heads of requests are far smaller; access logs come in batches.
 const LARGEST_MESSAGE: usize = 4 << 20;
@@ -50,11 +53,22 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
 
+const LEASE: Duration = Duration::from_secs(60);
+
+/// How long to listen for the end of requests that count as being on their way for so long: what is not heard of by
+/// then has run out.
+pub fn drain_for(lease: Duration) -> Duration {
+    lease + Duration::from_secs(5)
+}
+
 /// What can be chosen.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The header that names on whose behalf a request comes.
     pub tenant_header: HeaderName,
+    /// The header by which a service that Envoy asks for authorisation says who sends a request. Envoy has to take it
+    /// away from clients.
+    pub subject_header: HeaderName,
     /// How long a request counts as being on its way after it was last heard of. Longer than a few of the intervals in
     /// which Envoy tells of requests that go on.
     pub lease: Duration,
@@ -62,7 +76,8 @@ pub struct Options {
     pub most_held: usize,
     /// How long it goes on as before when it stops, but for what it says of its health, so that Envoys notice.
     pub notice: Duration,
-    /// How long requests on their way are listened for after that.
+    /// How long requests on their way are listened for after that. Longer than the lease, or what nobody tells of any
+    /// more keeps its own Lease from going.
     pub drain: Duration,
     /// How many connections of Envoys there may be.
     pub connections: usize,
@@ -77,10 +92,11 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             tenant_header: HeaderName::from_static("x-tenant-id"),
-            lease: Duration::from_secs(60),
+            subject_header: HeaderName::from_static(SUBJECT_HEADER),
+            lease: LEASE,
             most_held: 200_000,
             notice: Duration::from_secs(3),
-            drain: Duration::from_secs(20),
+            drain: drain_for(LEASE),
             connections: 1024,
             tls: None,
             metrics: Registry::new(),
@@ -89,18 +105,18 @@ impl Default for Options {
     }
 }
 
-/// Whoever gives requests their instances, and knows sessions that are bound.
+/// Whoever gives requests their instances, and can be told of requests that others have begun.
 pub trait Sessions: InstanceProvider + 'static {
-    /// The instance of a session that is bound, from memory.
-    fn lookup(&self, task: &TaskId, key: &SessionKey) -> Option<Reserved>;
+    /// A hold for a request that is at this instance, of this session or of none; nothing if that is not so any more.
+    fn take_over(&self, task: &TaskId, key: Option<&SessionKey>, instance: &InstanceId) -> Option<InUse>;
 
     /// Whether there may be requests on their way that nobody has told of.
     fn set_unsure(&self, unsure: bool);
 }
 
 impl Sessions for Reserver {
-    fn lookup(&self, task: &TaskId, key: &SessionKey) -> Option<Reserved> {
-        Reserver::lookup(self, task, key)
+    fn take_over(&self, task: &TaskId, key: Option<&SessionKey>, instance: &InstanceId) -> Option<InUse> {
+        Reserver::take_over(self, task, key, instance)
     }
 
     fn set_unsure(&self, unsure: bool) {
@@ -108,23 +124,18 @@ impl Sessions for Reserver {
     }
 }
 
-/// What a request on its way holds.
-struct Hold {
-    _in_use: InUse,
-    _in_flight: Option<InFlight>,
-}
-
 /// What the services share.
 pub(crate) struct Shared {
     pub(crate) table: RwLock<Table>,
     pub(crate) provider: Arc<dyn Sessions>,
-    pub(crate) tenant: HeaderName,
+    pub(crate) names: Names,
     pub(crate) observer: Arc<Observer>,
     unheard: Counter,
     /// Ends what would go on for ever.
     pub(crate) cut: CancellationToken,
-    ledger: Mutex<Ledger<Hold>>,
+    ledger: Mutex<Ledger<Arc<Hold>>>,
     begun: Notify,
+    doubt: Doubt,
     start: Instant,
     /// Tells the picks of this process from those of others.
     process: u64,
@@ -142,10 +153,11 @@ impl Shared {
             observer,
             unheard,
             provider,
-            tenant: options.tenant_header.clone(),
+            names: Names { tenant: options.tenant_header.clone(), subject: options.subject_header.clone() },
             cut: CancellationToken::new(),
             ledger: Mutex::new(Ledger::new(options.lease, options.most_held)),
             begun: Notify::new(),
+            doubt: Doubt { lease: options.lease, ..Doubt::default() },
             start: Instant::now(),
             process: RandomState::new().hash_one(std::process::id()),
             next: AtomicU64::new(1),
@@ -158,15 +170,15 @@ impl Shared {
     }
 
     /// A request goes to its instance.
-    pub(crate) fn begin(&self, pick: Pick, task: &TaskId, in_use: InUse) {
-        let counts = self.table.read().route_of(task).and_then(|route| route.counts.clone());
-        let hold = Hold { _in_use: in_use, _in_flight: counts.map(|counts| counts.begin()) };
+    pub(crate) fn begin(&self, pick: Pick, hold: Arc<Hold>) {
         let (first, dropped) = {
             let mut ledger = self.ledger.lock();
             let first = ledger.is_empty();
             (first, ledger.begin(pick, hold, self.start.elapsed()))
         };
         if dropped.is_some() {
+            // It may be on its way all the same.
+            self.unsure();
             tracing::warn!("there are as many requests on their way as can be held: the oldest is let go of");
         }
         if first {
@@ -174,28 +186,60 @@ impl Shared {
         }
     }
 
+    /// A request has ended.
+    pub(crate) fn end(&self, pick: &str) {
+        let ended = self.ledger.lock().end(pick);
+        drop(ended);
+    }
+
     /// The access log tells of a request.
     pub(crate) fn hear(&self, entry: &Entry<'_>) {
         if entry.ended {
-            let ended = self.ledger.lock().end(entry.pick);
-            return drop(ended);
+            return self.end(entry.pick);
         }
         if !self.ledger.lock().heard(entry.pick, self.start.elapsed())
-            && let Some((task, in_use)) = self.take_over(entry)
+            && let Some(hold) = self.take_over(entry)
         {
             tracing::debug!(pick = entry.pick, "taken over");
-            self.begin(entry.pick.into(), &task, in_use);
+            self.begin(entry.pick.into(), Arc::new(hold));
         }
     }
 
     /// A hold for a request that another router picked, or this one before it was restarted, or lost sight of.
-    fn take_over(&self, entry: &Entry<'_>) -> Option<(TaskId, InUse)> {
-        let session = entry.session.as_ref()?;
-        let task = self.table.read().task(session.namespace, session.task)?.task.clone();
-        let reserved = self.provider.lookup(&task, &session.key)?;
-        // It may be bound to another instance by now; this one is then nobody's.
-        let same = std::net::SocketAddr::from(reserved.endpoint) == session.endpoint;
-        same.then_some((task, reserved.in_use))
+    fn take_over(&self, entry: &Entry<'_>) -> Option<Hold> {
+        let at = entry.at.as_ref()?;
+        let route = self.table.read().task(at.namespace, at.task)?.clone();
+        let in_use = self.provider.take_over(&route.task, at.key.as_ref(), &at.instance)?;
+        let in_flight = route.counts.as_ref().map(|counts| counts.begin());
+        Some(Hold::new(in_use, in_flight, self.provider.clone(), false))
+    }
+
+    /// For the length of a lease there may be requests on their way that are not known: by then they have been heard of,
+    /// or are over.
+    fn unsure(&self) {
+        let mut until = self.doubt.until.lock();
+        *until = Some(self.start.elapsed() + self.doubt.lease);
+        self.provider.set_unsure(true);
+        self.doubt.begun.notify_one();
+    }
+
+    /// Ends doubts when their time is over.
+    async fn learn(&self) {
+        loop {
+            let until = *self.doubt.until.lock();
+            match until {
+                None => self.doubt.begun.notified().await,
+                Some(at) if self.start.elapsed() < at => tokio::time::sleep_until(self.start + at).await,
+                Some(_) => {
+                    let mut now = self.doubt.until.lock();
+                    // Another may have begun meanwhile.
+                    if *now == until {
+                        *now = None;
+                        self.provider.set_unsure(false);
+                    }
+                }
+            }
+        }
     }
 
     /// Lets go of what was not heard of for too long.
@@ -222,6 +266,15 @@ impl Shared {
     }
 }
 
+/// That there may be requests on their way which are not known.
+#[derive(Default)]
+struct Doubt {
+    lease: Duration,
+    /// On the clock of the ledger; none if all are known.
+    until: Mutex<Option<Duration>>,
+    begun: Notify,
+}
+
 /// The router as Envoy's external processor.
 pub struct Front {
     shared: Arc<Shared>,
@@ -237,8 +290,8 @@ impl Front {
     /// To be made before the provider runs. Until every request that another process has begun must have been heard of,
     /// none of them counts as ended.
     pub fn new(client: Client, provider: Arc<dyn Sessions>, options: Options) -> Front {
-        provider.set_unsure(true);
         let shared = Arc::new(Shared::new(provider, &options));
+        shared.unsure();
         Front { shared, tasks: Cache::new(client, watcher::Config::default()), options }
     }
 
@@ -256,12 +309,10 @@ impl Front {
         let _caches = caches.clone().drop_guard();
         let known = watch::Sender::new(false);
         tokio::spawn(tasks.clone().run(caches));
-        let learning = async {
-            tokio::time::sleep(options.lease).await;
-            shared.provider.set_unsure(false);
-        };
+        // From when it hears of requests.
+        shared.unsure();
         let working = async {
-            tokio::join!(crate::tasks::follow(&tasks, &shared.table, &known), shared.let_go(), learning)
+            tokio::join!(crate::tasks::follow(&tasks, &shared.table, &known), shared.let_go(), shared.learn())
         };
         tokio::select! {
             _ = working => {}

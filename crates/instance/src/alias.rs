@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agentcube_api::labels;
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::ObjectMeta;
 use ring::digest::{Context, SHA256};
@@ -37,6 +37,8 @@ pub struct Named {
     pub key: SessionKey,
     /// UID of its Lease: a later session of the same key is another.
     pub lease: Arc<str>,
+    /// Which binding the name is of; what an instance minted, only that instance knows.
+    pub binding: Option<i32>,
 }
 
 /// Why a session did not get another name.
@@ -48,6 +50,8 @@ pub enum NameError {
     Taken(String),
     #[error("the API server did not take the id: {0}")]
     Unwritten(String),
+    #[error("the session has as many ids as it may have")]
+    TooMany,
     #[error("whoever gives instances here knows no ids")]
     Unsupported,
 }
@@ -142,7 +146,11 @@ impl Record {
             uid: meta.uid.as_deref()?.into(),
             version: meta.resource_version.as_ref()?.parse().ok()?,
             task_uid: task_uid.into(),
-            named: Named { key, lease: owner.uid.as_str().into() },
+            named: Named {
+                key,
+                lease: owner.uid.as_str().into(),
+                binding: lease.spec.as_ref().and_then(|spec| spec.lease_transitions),
+            },
         })
     }
 }
@@ -170,7 +178,7 @@ pub(crate) fn lease(task: &TaskId, hash: &AliasHash, session: &Session) -> Lease
             owner_references: Some(vec![owner]),
             ..ObjectMeta::default()
         },
-        spec: None,
+        spec: Some(LeaseSpec { lease_transitions: Some(session.binding), ..LeaseSpec::default() }),
     }
 }
 
@@ -214,10 +222,10 @@ mod tests {
             "annotations": { labels::RESERVE_KEY: "k1" },
             "ownerReferences": [{ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                 "name": lease_name("t1", &key), "uid": "l1" }],
-        }});
+        }, "spec": { "leaseTransitions": 3 } });
         let read = |value: Value| Record::read(&serde_json::from_value(value).unwrap());
         let named = read(good.clone()).unwrap().named;
-        assert_eq!(named, Named { key, lease: "l1".into() });
+        assert_eq!(named, Named { key, lease: "l1".into(), binding: Some(3) });
         for (path, value) in [
             ("/metadata/labels/agentcube.io~1lease", json!("session")),
             ("/metadata/labels/agentcube.io~1task-uid", json!("t2")),

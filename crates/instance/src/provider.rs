@@ -11,6 +11,7 @@ use futures_util::stream::{BoxStream, StreamExt};
 
 use crate::alias::{Alias, NameError, Named};
 use crate::identity::{Endpoint, InstanceId, SessionKey, SpecId, TaskId};
+use crate::record::Session;
 use crate::reserve::{InUse, SessionRef};
 use crate::token::{SealKeys, Token};
 
@@ -122,8 +123,9 @@ pub enum Which {
     OrNew,
     /// Only one that exists already, with this Lease if one is named. An instance that it lost is replaced.
     Existing { lease: Option<Arc<str>> },
-    /// The same, and only with the instance that it has: what was said to that one is known to no other.
-    Intact { lease: Option<Arc<str>> },
+    /// The same, and only with the instance that it has, or had at its so many-th binding if one is named: what was said
+    /// to that one is known to no other.
+    Intact { lease: Option<Arc<str>>, binding: Option<i32> },
 }
 
 impl Which {
@@ -131,8 +133,17 @@ impl Which {
     pub(crate) fn lease(&self) -> Option<&str> {
         match self {
             Which::OrNew => None,
-            Which::Existing { lease } | Which::Intact { lease } => lease.as_deref(),
+            Which::Existing { lease } | Which::Intact { lease, .. } => lease.as_deref(),
         }
+    }
+
+    /// Whether a session that exists may be meant.
+    pub(crate) fn fits(&self, session: &Session) -> bool {
+        let bound_since = match self {
+            Which::Intact { binding: Some(binding), .. } => *binding == session.binding,
+            _ => true,
+        };
+        bound_since && self.lease().is_none_or(|lease| *session.uid == *lease)
     }
 }
 

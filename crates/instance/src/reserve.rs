@@ -49,7 +49,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::alias::{Alias, NameError, Named};
-use crate::identity::{Endpoint, SessionKey, SpecId, TaskId};
+use crate::identity::{Endpoint, InstanceId, SessionKey, SpecId, TaskId};
 use crate::provider::{InstanceProvider, Path, Request, ReserveError, Reserved};
 use crate::record::Instance;
 use crate::revision::label_value;
@@ -110,6 +110,7 @@ struct Shared {
     index: Index,
     aliases: Aliases,
     alias_reads: Semaphore,
+    absent: Mutex<naming::Absent>,
     pools: Pools,
     tasks: Tasks,
     activity: Arc<Activity>,
@@ -161,6 +162,7 @@ impl Reserver {
             index: Index::new(),
             aliases: Aliases::new(),
             alias_reads: Semaphore::new(naming::READS),
+            absent: Mutex::default(),
             pools: Pools::new(me.clone(), clock),
             tasks,
             activity: Arc::new(Activity::new(clock)),
@@ -206,6 +208,14 @@ impl Reserver {
         let found = self.shared.lookup(&view, &id, key, Path::Reused)?;
         self.shared.counts.served(Path::Reused);
         Some(found)
+    }
+
+    /// A hold for a request that is under way at this instance, of a session or of none, though another process has begun
+    /// it, or this one has lost sight of it. Nothing, and nothing is touched, if the session has another instance by now,
+    /// or the instance is gone.
+    pub fn take_over(&self, task: &TaskId, key: Option<&SessionKey>, instance: &InstanceId) -> Option<InUse> {
+        let view = self.shared.tasks.get(task)?;
+        self.shared.take_over(&view, key, instance)
     }
 
     /// Says whether there may be requests on their way that this router does not know of: where others carry them, they

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use crate::converse::{Early, Ending};
+use crate::converse::Early;
+use crate::ending::Ending;
 use crate::pool::Lent;
 use crate::watch::Watch;
 

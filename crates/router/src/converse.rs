@@ -1,34 +1,26 @@
 //! The gateway's side of a conversation: reads as much of a request's body, and of an answer's, as it takes to tell which
-//! session they are of, within limits; ends sessions that nobody will ask for again.
+//! session they are of, within limits.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_instance::InstanceId;
-use agentcube_instance::alias::Alias;
 use agentcube_instance::provider::InstanceProvider;
-use agentcube_instance::reserve::{InUse, SessionRef};
+use agentcube_instance::reserve::InUse;
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, HeaderMap};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
 use tokio::time::{Instant, timeout_at};
 
 use crate::decide::Plan;
-use crate::protocol::answer::{LIMIT, Learner, Reading};
-use crate::protocol::json::{Found, Scan};
-use crate::protocol::talk::{Head, Talk};
+use crate::protocol::answer::{Learner, Reading};
+use crate::protocol::intake::{self, Intake};
+use crate::protocol::json::Found;
+use crate::protocol::talk::{self, Head, Talk};
 use crate::refusal::Refusal;
 use crate::room::Room;
 use crate::upload::{Received, Unread};
-
-/// How much of a request's body is read for its ids, in bytes.
-const BODY_LIMIT: usize = 1 << 20;
-
-/// How long the streams of a session may take to end when its client has ended it.
-const COMPANY: Duration = Duration::from_millis(500);
 
 /// What the body of a request says, if that is needed to go on. It is kept to be passed on as it came.
 pub(crate) async fn look_into(
@@ -37,28 +29,20 @@ pub(crate) async fn look_into(
     room: &Room,
     patience: Duration,
 ) -> Result<Found, Refusal> {
-    let Some(shape) = plan.ask.shape() else { return Ok(Found::default()) };
-    if is_packed(request.headers()) {
-        let message = "the body is compressed, and has to be read for the ids in it: send it as it is";
-        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "BodyCompressed", message));
-    }
-    let mut scan = Scan::new(shape);
+    let Some(mut intake) = Intake::new(&plan.ask, request.headers())? else { return Ok(Found::default()) };
     let idle = plan.route.limits.upload_idle;
     let (deadline, room) = (Instant::now() + patience, room.begin(&plan.route.task.uid));
-    let read = request.body_mut().read_whole(BODY_LIMIT, idle, deadline, room, |bytes| scan.push(bytes));
-    match read.await {
-        Ok(()) => scan.finish().map_err(|why| plan.ask.broken(why)),
+    let read = request.body_mut();
+    let read = read.read_whole(intake::LIMIT, idle, deadline, room, |bytes| intake.push(bytes)).await;
+    match read {
+        Ok(()) => intake.finish().map_err(|why| plan.ask.broken(why)),
         Err(Unread::Unwanted(why)) => Err(plan.ask.broken(why)),
-        Err(Unread::TooLarge) => Err(Refusal::too_large(BODY_LIMIT)),
+        Err(Unread::TooLarge) => Err(Refusal::too_large(intake::LIMIT)),
         Err(Unread::NoRoom) => Err(Refusal::no_room()),
         Err(Unread::Stalled(limit)) => Err(Refusal::stalled(limit)),
         Err(Unread::Slow) => Err(Refusal::slow(patience)),
         Err(Unread::Broken(why)) => Err(Refusal::broken(&why)),
     }
-}
-
-fn is_packed(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity")
 }
 
 /// What was read of an answer before it is passed on.
@@ -82,7 +66,7 @@ pub(crate) async fn learn(
 ) -> Result<Early, Refusal> {
     let status = response.status();
     let mut early = Early::new();
-    let names = match talk.head(provider, plan, status, response.headers_mut())? {
+    let names = match talk.head(plan, status, response.headers_mut())? {
         Head::Pass => Vec::new(),
         Head::Name(names) => names,
         Head::Read(learner) => {
@@ -90,23 +74,8 @@ pub(crate) async fn learn(
             talk.names(plan, &found)
         }
     };
-    name(provider, talk, &answer, names).await?;
+    talk::name(provider, talk, answer.in_use, answer.instance, names).await?;
     Ok(early)
-}
-
-async fn name(
-    provider: &dyn InstanceProvider,
-    talk: &mut Talk,
-    answer: &Answer<'_>,
-    names: Vec<Alias>,
-) -> Result<(), Refusal> {
-    if names.is_empty() {
-        return Ok(());
-    }
-    let naming = provider.name_session(answer.in_use, names);
-    naming.await.map_err(|error| Refusal::unnamed(&answer.instance.name, &error.to_string()))?;
-    talk.named();
-    Ok(())
 }
 
 async fn read(
@@ -140,44 +109,11 @@ async fn read(
         match reading {
             Some(Reading::Done(found)) => return Ok(found),
             Some(Reading::TooLong) => {
-                let why = format!("no ids came in the first {LIMIT} bytes of its answer");
-                return Err(Refusal::unnamed(name, &why));
+                talk.unread(name)?;
+                break;
             }
             Some(Reading::More) | None => {}
         }
     }
-    Ok(learner.finish())
-}
-
-/// Ends a session when it is dropped, if one was set.
-pub(crate) struct Ending {
-    provider: Arc<dyn InstanceProvider>,
-    session: Option<SessionRef>,
-    rest: Duration,
-}
-
-impl Ending {
-    pub(crate) fn new(provider: Arc<dyn InstanceProvider>) -> Ending {
-        Ending { provider, session: None, rest: Duration::ZERO }
-    }
-
-    /// This session ends then; none does if there is none.
-    pub(crate) fn set(&mut self, session: Option<SessionRef>) {
-        self.session = session;
-    }
-
-    /// Others may be just about to hear that it is over: their streams end by themselves.
-    pub(crate) fn has_company(&mut self) {
-        self.rest = COMPANY;
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        let Some(session) = self.session.take() else { return };
-        // Without a runtime everything ends anyway.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(self.provider.end_session(session, self.rest));
-        }
-    }
+    Ok(learner.so_far())
 }

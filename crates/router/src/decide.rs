@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use agentcube_api::labels::RESERVED_TOKEN_HEADER;
+use agentcube_api::labels::{RESERVED_TOKEN_HEADER, SUBJECT_HEADER};
+use agentcube_instance::alias::Alias;
 use agentcube_instance::provider::{self, Reserved};
 use agentcube_instance::{Endpoint, SessionKey};
 use http::header::{HeaderName, HeaderValue};
@@ -12,7 +13,7 @@ use http::{HeaderMap, Method, StatusCode};
 use crate::extract::KeyError;
 use crate::owner;
 use crate::path;
-use crate::protocol::{Ask, Spoken, card};
+use crate::protocol::{Ask, Spoken, a2a, card};
 use crate::refusal::Refusal;
 use crate::route::{Route, SessionRule, Table};
 
@@ -28,8 +29,9 @@ pub const TOKEN: HeaderName = HeaderName::from_static(RESERVED_TOKEN_HEADER);
 /// By this Envoy is told the endpoint; whoever takes it from a client lets the client choose.
 pub const DESTINATION: HeaderName = HeaderName::from_static("x-gateway-destination-endpoint");
 /// What only a gateway says.
-const OURS: [&str; 6] = [
+const OURS: [&str; 7] = [
     RESERVED_TOKEN_HEADER,
+    SUBJECT_HEADER,
     "x-gateway-destination-endpoint",
     "x-forwarded-host",
     "x-forwarded-prefix",
@@ -38,6 +40,9 @@ const OURS: [&str; 6] = [
 ];
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+
+/// Names that are one subject's alone.
+const OWNED: &str = "owned";
 
 /// How it is known which Task a request is for.
 #[derive(Clone, Copy, Debug)]
@@ -71,19 +76,28 @@ pub struct Plan {
     pub ask: Ask,
     /// The mark of who asks, where somebody has made sure of it; [`Plan::own`] sets it.
     pub subject: Option<Arc<str>>,
+    /// The session's name, where it may be one subject's alone.
+    pub claim: Option<Alias>,
     /// How the client reached the gateway.
     pub scheme: &'static str,
     /// Headers that are written to be taken for those that only a gateway says.
     forged: Vec<HeaderName>,
 }
 
-/// Finds what a request asks for where nobody has made sure who sends it. The header `tenant` says on whose behalf it
-/// comes.
-pub fn plan(table: &Table, tenant: &HeaderName, asked: &Asked<'_>) -> Result<Plan, Refusal> {
+/// Who sends a request, as far as somebody has made sure of it.
+#[derive(Clone, Debug, Default)]
+pub struct Who {
+    pub subject: Option<owner::Subject>,
+    /// On whose behalf it comes.
+    pub tenant: Option<String>,
+}
+
+/// Finds what a request asks for.
+pub fn plan(table: &Table, asked: &Asked<'_>, who: Who) -> Result<Plan, Refusal> {
     let (_, route) = route(table, asked)?;
     let mut plan = plan_on(route, asked)?;
-    plan.wanted.tenant = tenant_of(asked.headers, tenant);
-    plan.own(None)?;
+    plan.wanted.tenant = who.tenant;
+    plan.own(who.subject.as_ref())?;
     Ok(plan)
 }
 
@@ -109,17 +123,33 @@ pub fn plan_on(route: Arc<Route>, asked: &Asked<'_>) -> Result<Plan, Refusal> {
     let wanted =
         provider::Request { task: route.task.clone(), key, tenant: None, which: provider::Which::OrNew };
     let host = asked.host.unwrap_or_default().to_owned();
-    Ok(Plan { route, host, wanted, ask, subject: None, scheme: "http", forged: forged(asked.headers) })
+    Ok(Plan {
+        route,
+        host,
+        wanted,
+        ask,
+        subject: None,
+        claim: None,
+        scheme: "http",
+        forged: forged(asked.headers),
+    })
 }
 
 impl Plan {
     /// Makes the session that of who sends the request, or nobody's.
     pub fn own(&mut self, subject: Option<&owner::Subject>) -> Result<(), Refusal> {
+        self.subject = subject.map(|subject| subject.mark().into());
         if let Some(key) = self.wanted.key.take() {
+            self.claim = self.claim_of(key.as_str());
             self.wanted.key = Some(owner::session(subject, key)?);
         }
-        self.subject = subject.map(|subject| subject.mark().into());
         Ok(())
+    }
+
+    /// The name by which a subject has a session for itself: the same whoever asks, so that only one can have it.
+    pub fn claim_of(&self, name: &str) -> Option<Alias> {
+        let exclusive = self.route.exclusive && self.subject.is_some();
+        exclusive.then(|| Alias { space: OWNED, subject: None, text: name.into() })
     }
 }
 
@@ -133,7 +163,12 @@ fn session(route: &Route, asked: &Asked<'_>) -> Result<(Option<SessionKey>, Ask)
     match &route.session {
         SessionRule::Oneshot => Ok((None, Ask::Plain)),
         SessionRule::BySession(extractors) => match extractors.key(asked.headers, rest, asked.query) {
-            Ok(key) => Ok((Some(key), Ask::Plain)),
+            Ok(key) => {
+                if let Spoken::A2a(_) = route.spoken {
+                    a2a::no_grpc(asked.headers)?;
+                }
+                Ok((Some(key), Ask::Plain))
+            }
             Err(KeyError::Missing { .. }) if route.spoken != Spoken::Http => Ok((None, by_protocol()?)),
             Err(error) => Err(error.into()),
         },
@@ -245,8 +280,6 @@ mod tests {
 
     use super::*;
 
-    const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
-
     fn table() -> Table {
         let task = |name: &str, routing: serde_json::Value| {
             let task = json!({
@@ -277,8 +310,8 @@ mod tests {
 
     #[test]
     fn the_task_is_the_one_that_the_control_plane_names() {
-        let given = headers(&[("x-tenant-id", "acme")]);
-        let plan = plan(&table(), &TENANT, &asked("chat", "/prod/chat/u1", &given)).unwrap();
+        let who = Who { tenant: Some("acme".into()), ..Who::default() };
+        let plan = plan(&table(), &asked("chat", "/prod/chat/u1", &HeaderMap::new()), who).unwrap();
         assert_eq!(plan.wanted.key.as_ref().map(SessionKey::as_str), Some("u1"));
         assert_eq!((&*plan.wanted.task.name, plan.wanted.tenant.as_deref()), ("chat", Some("acme")));
     }
@@ -286,7 +319,7 @@ mod tests {
     #[test]
     fn what_cannot_be_served_is_refused() {
         let none = HeaderMap::new();
-        let code = |asked: Asked<'_>| plan(&table(), &TENANT, &asked).unwrap_err().code;
+        let code = |asked: Asked<'_>| plan(&table(), &asked, Who::default()).unwrap_err().code;
         assert_eq!(code(asked("gone", "/prod/gone", &none)), "NoRoute");
         assert_eq!(code(asked("chat", "/prod/chat", &none)), "SessionKeyMissing");
         assert_eq!(code(Asked { host: None, ..asked("once", "/", &none) }), "HostInvalid");
@@ -315,7 +348,7 @@ mod tests {
         for (name, path, prefix) in [("chat", "/prod/chat/u1", Some("/prod/chat")), ("once", "/", None)] {
             let underscores =
                 headers(&[("x_reserved_token", "forged"), ("x_forwarded-for", "forged"), ("x_other", "1")]);
-            let plan = plan(&table(), &TENANT, &asked(name, path, &underscores)).unwrap();
+            let plan = plan(&table(), &asked(name, path, &underscores), Who::default()).unwrap();
             let reserved = Reserved {
                 instance: InstanceId { name: "chat-0".into(), uid: "p1".into() },
                 endpoint: Endpoint { host: [10, 0, 0, 1].into(), port: 8080 },

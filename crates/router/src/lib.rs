@@ -7,6 +7,7 @@ pub mod breaker;
 mod classes;
 mod converse;
 pub mod decide;
+pub mod ending;
 pub mod extract;
 mod gateway;
 mod guard;

@@ -12,6 +12,9 @@ const MARK: char = '~';
 /// Digits of a mark.
 const DIGITS: usize = 32;
 
+/// The issuer of subjects that a service has named which was asked for authorisation.
+pub const BY_SERVICE: &str = "the authorisation service";
+
 /// Who sends a request, as an issuer has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Subject {

@@ -21,8 +21,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::{Passing, Reply};
 use crate::breaker::{self, Breakers};
-use crate::converse::{self, Answer, Ending};
+use crate::converse::{self, Answer};
 use crate::decide::{self, Asked, At, Decision, Plan};
+use crate::ending::Ending;
 use crate::gateway::Options;
 use crate::guard::{Admitted, Guard, Guards, Origin, Sharing};
 use crate::headers::{self, Added, RequestIds};

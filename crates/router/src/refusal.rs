@@ -142,6 +142,12 @@ impl Refusal {
     }
 
     /// The client stopped in the middle of its request.
+    pub(crate) fn not_yours() -> Refusal {
+        let message = "this session is somebody else's, and the Task lets no other subject use its name \
+                       (routing.otherSubjects: Forbid): choose another";
+        Refusal::new(StatusCode::FORBIDDEN, "SessionOfAnother", message)
+    }
+
     pub(crate) fn stalled(limit: Duration) -> Refusal {
         let message = format!("no byte of the request came for {limit:?}, though it had not ended");
         Refusal::new(StatusCode::REQUEST_TIMEOUT, "RequestStalled", message)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::agentcube::request::RequestHandlingSpec;
-use agentcube_api::agentcube::routing::{Protocol, RoutePolicy, RoutingSpec};
+use agentcube_api::agentcube::routing::{OtherSubjects, Protocol, RoutePolicy, RoutingSpec};
 use agentcube_api::{GoDuration, Task};
 use agentcube_instance::TaskId;
 use kube::ResourceExt;
@@ -106,6 +106,8 @@ pub struct Route {
     /// Hosts of its own; none means those of the listeners.
     pub hosts: Vec<HostPattern>,
     pub session: SessionRule,
+    /// A name of a session is one subject's alone.
+    pub exclusive: bool,
     /// What is spoken with it.
     pub spoken: Spoken,
     pub limits: Limits,
@@ -165,6 +167,7 @@ impl Route {
             hosts: routing.hostnames.iter().map(|host| HostPattern::read(Some(host))).collect(),
             unsupported: unsupported(task, &session),
             session,
+            exclusive: routing.other_subjects == OtherSubjects::Forbid,
             spoken: Spoken::read(routing),
             limits: Limits::read(&task.spec.request_handling, routing),
             counts: None,

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use crate::child::{MANAGED_BY, MANAGED_BY_US};
 use crate::counts::Counts;
 use crate::envoy::{
-    BackendTrafficPolicy, ClientTrafficPolicy, EnvoyExtensionPolicy, EnvoyPatchPolicy, SecurityPolicy,
+    BackendTrafficPolicy, ClientTrafficPolicy, EnvoyExtensionPolicy, EnvoyPatchPolicy, EnvoyProxy,
+    SecurityPolicy,
 };
 use crate::options::Options;
 
@@ -45,6 +46,7 @@ pub(crate) struct EnvoyCaches {
     pub(crate) client: Cache<ClientTrafficPolicy>,
     pub(crate) extension: Cache<EnvoyExtensionPolicy>,
     pub(crate) patch: Cache<EnvoyPatchPolicy>,
+    pub(crate) proxies: Cache<EnvoyProxy>,
     pub(crate) services: Cache<Service>,
     pub(crate) grants: Cache<ReferenceGrant>,
 }
@@ -59,6 +61,7 @@ impl Caches {
             client: Cache::with_managed_fields(client.clone(), ours.clone()),
             extension: Cache::with_managed_fields(client.clone(), ours.clone()),
             patch: Cache::with_managed_fields(client.clone(), ours.clone()),
+            proxies: Cache::with_managed_fields(client.clone(), ours.clone()),
             services: Cache::with_managed_fields(client.clone(), ours.clone()),
             grants: Cache::new(client.clone(), ours.clone()),
         });
@@ -94,6 +97,7 @@ impl Caches {
             run(&envoy.client, tasks, shutdown);
             run(&envoy.extension, tasks, shutdown);
             run(&envoy.patch, tasks, shutdown);
+            run(&envoy.proxies, tasks, shutdown);
             run(&envoy.services, tasks, shutdown);
             run(&envoy.grants, tasks, shutdown);
         }

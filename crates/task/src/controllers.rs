@@ -135,6 +135,7 @@ fn watch_for_gateways(controller: Controller<Key>, caches: &Caches) -> Controlle
             .watch(&envoy.client, gateways)
             .watch(&envoy.extension, gateways)
             .watch(&envoy.patch, gateways)
+            .watch(&envoy.proxies, gateways)
             .watch(&envoy.grants, |change| {
                 change
                     .sides()

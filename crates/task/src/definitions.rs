@@ -22,7 +22,7 @@ const fn policy(kind: &'static str, plural: &'static str, short: &'static str) -
     Kind { group: ENVOY, version: "v1alpha1", kind, plural, short, namespaced: true, columns: &[] }
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind {
         group: GATEWAY_API,
         version: "v1",
@@ -71,6 +71,7 @@ const KINDS: [Kind; 9] = [
     policy("ClientTrafficPolicy", "clienttrafficpolicies", "ctp"),
     policy("EnvoyExtensionPolicy", "envoyextensionpolicies", "eep"),
     policy("EnvoyPatchPolicy", "envoypatchpolicies", "epp"),
+    policy("EnvoyProxy", "envoyproxies", "eproxy"),
 ];
 
 /// The definitions.

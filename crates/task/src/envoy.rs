@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod extension;
 pub(crate) mod patch;
 pub(crate) mod security;
+pub(crate) mod telemetry;
 pub(crate) mod traffic;
 #[cfg(test)]
 mod values;
@@ -35,6 +36,7 @@ kinds! {
     "BackendTrafficPolicy", BackendTrafficPolicySpec, "Rate limits, time limits and circuit breakers.";
     "ClientTrafficPolicy", ClientTrafficPolicySpec, "What is done with a request before anything else.";
     "EnvoyExtensionPolicy", EnvoyExtensionPolicySpec, "The external processor.";
+    "EnvoyProxy", EnvoyProxySpec, "How the Envoys of a gateway are set up.";
     "EnvoyPatchPolicy", EnvoyPatchPolicySpec, "Changes to what Envoy Gateway makes for Envoy.";
 }
 

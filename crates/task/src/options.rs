@@ -45,6 +45,9 @@ pub struct Envoy {
     pub placeholder: ServicePort,
     pub picking: Picking,
     pub rate_limits: RateLimits,
+    /// Gateways get an EnvoyProxy of ours, by which Envoy tells the routers of the end of requests. Where their class has
+    /// one of its own, which ours would take the place of, that one has to.
+    pub access_log: bool,
 }
 
 /// A port of a Service.

@@ -62,6 +62,10 @@ pub struct RoutingSpec {
     /// Settings of protocol A2A.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub a2a: Option<A2aSpec>,
+    /// What a request gets that names a session of another subject, on gateways that know who sends requests: a session of
+    /// its own under the same name (Separate), or 403 (Forbid).
+    #[serde(default)]
+    pub other_subjects: OtherSubjects,
     /// How X-Reserved-Token is made: Signed (an HMAC that the instance can verify) or Random.
     #[serde(default)]
     pub token_policy: TokenPolicy,
@@ -79,6 +83,7 @@ impl Default for RoutingSpec {
             protocol: Protocol::default(),
             mcp: None,
             a2a: None,
+            other_subjects: OtherSubjects::default(),
             token_policy: TokenPolicy::default(),
         }
     }
@@ -121,6 +126,16 @@ pub enum Protocol {
     /// Agent-to-Agent.
     #[serde(rename = "A2A")]
     A2a,
+}
+
+/// What a request gets that names a session of another subject.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OtherSubjects {
+    /// A session of its own: subjects do not see each other's names.
+    #[default]
+    Separate,
+    /// 403: a name belongs to whoever used it first, for as long as that session lasts.
+    Forbid,
 }
 
 /// How `X-Reserved-Token` is made.

@@ -158,7 +158,7 @@ pub(crate) async fn listening(world: &World, key: &str) -> Result<(Incoming, tok
     Ok((body, connection))
 }
 
-async fn next(body: &mut Incoming) -> Result<Option<Bytes>> {
+pub(crate) async fn next(body: &mut Incoming) -> Result<Option<Bytes>> {
     let Some(frame) = body.frame().await else { return Ok(None) };
     Ok(frame?.into_data().ok())
 }

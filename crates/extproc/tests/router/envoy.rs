@@ -8,8 +8,6 @@ use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::world::Files;
-
 /// Of the Envoy that `cargo xtask setup` obtains.
 const VERSION: &str = "1.40.0";
 
@@ -24,12 +22,25 @@ impl Program {
     }
 }
 
+/// Certificates of a test.
+pub(crate) struct Files {
+    pub(crate) authority: PathBuf,
+    pub(crate) server: PathBuf,
+    pub(crate) server_key: PathBuf,
+    pub(crate) client: PathBuf,
+    pub(crate) client_key: PathBuf,
+}
+
 /// What differs from test to test.
 pub(crate) struct Plan<'a> {
     pub(crate) routers: &'a [SocketAddr],
+    /// Tasks that have routes.
+    pub(crate) tasks: &'a [&'a str],
     /// Whether it tells of requests by the access log.
     pub(crate) logs: bool,
     pub(crate) tls: Option<&'a Files>,
+    /// The service that is asked who sends a request.
+    pub(crate) asks: Option<SocketAddr>,
 }
 
 /// Envoy as a process.
@@ -72,10 +83,15 @@ fn free_address() -> Result<SocketAddr> {
 
 fn bootstrap(address: SocketAddr, plan: &Plan<'_>) -> Value {
     let listener = json!({ "name": "http", "address": socket(address), "filter_chains": [{ "filters": [{
-        "name": "http", "typed_config": connections(plan.logs) }] }] });
+        "name": "http", "typed_config": connections(plan) }] }] });
+    let mut clusters = vec![destination(), cluster("routers", plan.routers, plan.tls)];
+    // Each router has a log of its own, so that it hears of every request.
+    let logs = plan.routers.iter().enumerate();
+    clusters.extend(logs.map(|(n, router)| cluster(&format!("log-{n}"), &[*router], plan.tls)));
+    clusters.extend(plan.asks.map(authorisation));
     json!({
         "node": { "id": "test", "cluster": "test" },
-        "static_resources": { "listeners": [listener], "clusters": [destination(), routers(plan)] },
+        "static_resources": { "listeners": [listener], "clusters": clusters },
     })
 }
 
@@ -88,8 +104,9 @@ fn typed(type_: &str, mut value: Value) -> Value {
     value
 }
 
-fn connections(logs: bool) -> Value {
-    let strip = ["x-gateway-destination-endpoint", "x-reserved-token"].map(|name| json!({ "remove": name }));
+fn connections(plan: &Plan<'_>) -> Value {
+    let strip = ["x-gateway-destination-endpoint", "x-reserved-token", "x-agentcube-subject"];
+    let strip = strip.map(|name| json!({ "remove": name }));
     let strip = typed(
         "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
         json!({ "mutations": strip }),
@@ -100,18 +117,28 @@ fn connections(logs: bool) -> Value {
         "stream_idle_timeout": "0s",
         "early_header_mutation_extensions": [{ "name": "strip", "typed_config": strip }],
         "local_reply_config": local_replies(),
-        "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes() }] },
+        "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes(plan.tasks),
+            "response_headers_to_remove": ["x-reserved-token"] }] },
         "http_filters": [
             { "name": "envoy.filters.http.ext_proc", "typed_config": processor() },
             { "name": "envoy.filters.http.router",
               "typed_config": typed("extensions.filters.http.router.v3.Router", json!({})) },
         ],
     });
-    if logs {
-        let service = json!({ "common_config": { "log_name": "requests", "transport_api_version": "V3",
-            "grpc_service": { "envoy_grpc": { "cluster_name": "routers" } }, "buffer_flush_interval": "0.1s" } });
-        config["access_log"] = json!([{ "name": "envoy.access_loggers.http_grpc",
-            "typed_config": typed("extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig", service) }]);
+    if plan.asks.is_some() {
+        let filter = json!({ "name": "envoy.filters.http.ext_authz", "typed_config": asks() });
+        // Before the router is asked.
+        config["http_filters"].as_array_mut().expect("filters").insert(0, filter);
+    }
+    if plan.logs {
+        let log = |n: usize| {
+            let service = json!({ "common_config": { "log_name": "requests", "transport_api_version": "V3",
+                "grpc_service": { "envoy_grpc": { "cluster_name": format!("log-{n}") } },
+                "buffer_flush_interval": "0.1s" } });
+            json!({ "name": "envoy.access_loggers.http_grpc",
+                "typed_config": typed("extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig", service) })
+        };
+        config["access_log"] = (0..plan.routers.len()).map(log).collect();
         config["access_log_options"] = json!({ "access_log_flush_interval": "1s" });
     }
     typed("extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", config)
@@ -131,7 +158,7 @@ fn local_replies() -> Value {
     }] })
 }
 
-fn routes() -> Value {
+fn routes(tasks: &[&str]) -> Value {
     let rewrite =
         |prefix: &str| json!({ "pattern": { "regex": format!("^{prefix}/?") }, "substitution": "/" });
     let route = |task: &str| {
@@ -140,22 +167,48 @@ fn routes() -> Value {
             "match": { "path_separated_prefix": prefix },
             "route": { "cluster": "agentcube-destination", "timeout": "0s", "regex_rewrite": rewrite(&prefix) } })
     };
-    json!([route("agent"), route("gone")])
+    tasks.iter().map(|task| route(task)).collect()
 }
 
 fn processor() -> Value {
     typed(
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
         json!({
-            "grpc_service": { "envoy_grpc": { "cluster_name": "routers" }, "timeout": "60s" },
+            "grpc_service": { "envoy_grpc": { "cluster_name": "routers" }, "timeout": "180s" },
             "failure_mode_allow": false,
-            "message_timeout": "60s",
+            "message_timeout": "180s",
+            "allow_mode_override": true,
             "status_on_error": { "code": "ServiceUnavailable" },
             "request_attributes": ["xds.route_name"],
             "processing_mode": { "request_header_mode": "SEND", "response_header_mode": "SKIP" },
-            "metadata_options": { "receiving_namespaces": { "untyped": ["envoy.lb"] } },
+            "metadata_options": {
+                "receiving_namespaces": { "untyped": ["envoy.lb"] },
+                "forwarding_namespaces": { "untyped": ["envoy.filters.http.jwt_authn"] },
+            },
         }),
     )
+}
+
+/// A service says who sends a request.
+fn asks() -> Value {
+    let only = |name: &str| json!({ "patterns": [{ "exact": name }] });
+    typed(
+        "extensions.filters.http.ext_authz.v3.ExtAuthz",
+        json!({
+            "transport_api_version": "V3",
+            "allowed_headers": only("x-badge"),
+            "http_service": {
+                "server_uri": { "uri": "http://auth", "cluster": "auth", "timeout": "5s" },
+                "authorization_response": { "allowed_upstream_headers": only("x-agentcube-subject") },
+            },
+        }),
+    )
+}
+
+fn authorisation(address: SocketAddr) -> Value {
+    let endpoint = json!({ "endpoint": { "address": socket(address) } });
+    json!({ "name": "auth", "type": "STATIC", "connect_timeout": "1s",
+        "load_assignment": { "cluster_name": "auth", "endpoints": [{ "lb_endpoints": [endpoint] }] } })
 }
 
 fn destination() -> Value {
@@ -166,22 +219,22 @@ fn destination() -> Value {
     })
 }
 
-fn routers(plan: &Plan<'_>) -> Value {
+fn cluster(name: &str, routers: &[SocketAddr], tls: Option<&Files>) -> Value {
     let endpoints: Vec<Value> =
-        plan.routers.iter().map(|address| json!({ "endpoint": { "address": socket(*address) } })).collect();
+        routers.iter().map(|address| json!({ "endpoint": { "address": socket(*address) } })).collect();
     let http2 = typed(
         "extensions.upstreams.http.v3.HttpProtocolOptions",
         json!({ "explicit_http_config": { "http2_protocol_options": {} } }),
     );
     let mut cluster = json!({
-        "name": "routers", "type": "STATIC", "connect_timeout": "1s",
-        "load_assignment": { "cluster_name": "routers", "endpoints": [{ "lb_endpoints": endpoints }] },
+        "name": name, "type": "STATIC", "connect_timeout": "1s",
+        "load_assignment": { "cluster_name": name, "endpoints": [{ "lb_endpoints": endpoints }] },
         "typed_extension_protocol_options": { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2 },
     });
     // A router that is gone, or about to go, is not asked any more.
     cluster["health_checks"] = json!([{ "timeout": "1s", "interval": "0.2s", "no_traffic_interval": "0.2s",
         "unhealthy_threshold": 1, "healthy_threshold": 1, "grpc_health_check": {} }]);
-    if let Some(files) = plan.tls {
+    if let Some(files) = tls {
         let file = |path: &Path| json!({ "filename": path });
         let context = json!({ "sni": "localhost", "common_tls_context": {
             "tls_certificates": [{ "certificate_chain": file(&files.client), "private_key": file(&files.client_key) }],

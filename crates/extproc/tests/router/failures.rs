@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use http::StatusCode;
 
 use crate::Case;
-use crate::cases::{listening, talks, upgraded};
+use crate::cases::{listening, next, talks, upgraded};
 use crate::client::get;
 use crate::load;
 use crate::world::World;
@@ -27,6 +27,16 @@ pub(crate) const ALL: &[Case] = &[
             setting.lease = Duration::from_secs(5);
         },
         run: |world| outlives(world).boxed_local(),
+    },
+    Case {
+        name: "a request without a session outlives the router that picked its instance",
+        change: |setting| {
+            setting.route_policy = "Oneshot";
+            setting.reuse_policy = "Always";
+            setting.idle_timeout = "1s";
+            setting.lease = Duration::from_secs(5);
+        },
+        run: |world| oneshot_outlives(world).boxed_local(),
     },
     Case {
         name: "nobody tells of the end of a request",
@@ -84,6 +94,17 @@ async fn outlives(world: &World) -> Result<()> {
     drop(body);
     world.backends.say.send("stop")?;
     world.until("it ends when it is idle", async || Ok(world.sessions().await?.is_empty())).await
+}
+
+async fn oneshot_outlives(world: &World) -> Result<()> {
+    let (mut body, _connection) = listening(world, "").await?;
+    let address = world.kill_router(0).context("it ran")?;
+    world.start_router(0, address).await?;
+    world.until("the new one takes it over", async || Ok(world.on_their_way(0) == 1)).await?;
+    world.backends.say.send("data: still here\n\n")?;
+    ensure!(next(&mut body).await?.as_deref() == Some("data: still here\n\n".as_bytes()));
+    world.backends.say.send("stop")?;
+    world.until("its instance is free", async || Ok(world.on_their_way(0) == 0)).await
 }
 
 async fn unheard(world: &World) -> Result<()> {

@@ -9,6 +9,7 @@ mod envoy;
 mod failures;
 mod load;
 mod seeing;
+mod subjects;
 mod world;
 
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
     let mut report = Report::default();
     runtime.block_on(async {
-        for case in cases::ALL {
+        for case in cases::ALL.iter().chain(subjects::ALL) {
             let name = format!("{}, through the built-in gateway", case.name);
             if options.selects(&name) {
                 let tried =
@@ -40,10 +41,11 @@ fn main() -> ExitCode {
         let program = match program {
             Ok(program) => program,
             Err(error) => {
-                return report.skip("whatever needs Envoy", cases::ALL.len(), &format!("{error:#}"));
+                let count = cases::ALL.len() + subjects::ALL.len() + failures::ALL.len();
+                return report.skip("whatever needs Envoy", count, &format!("{error:#}"));
             }
         };
-        for case in cases::ALL.iter().chain(failures::ALL) {
+        for case in cases::ALL.iter().chain(subjects::ALL).chain(failures::ALL) {
             let name = format!("{}, through Envoy", case.name);
             if options.selects(&name) {
                 let tried = async {

@@ -33,19 +33,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::backend;
 use crate::builtin::Builtin;
-use crate::envoy::{Envoy, Plan, Program};
+use crate::envoy::{Envoy, Files, Plan, Program};
+use crate::subjects;
 
 const NAMESPACE: &str = "default";
 const SYSTEM: &str = "agentcube-system";
-
-/// Certificates of a test.
-pub(crate) struct Files {
-    pub(crate) authority: PathBuf,
-    pub(crate) server: PathBuf,
-    pub(crate) server_key: PathBuf,
-    pub(crate) client: PathBuf,
-    pub(crate) client_key: PathBuf,
-}
 
 /// What differs from case to case.
 pub(crate) struct Setting {
@@ -56,11 +48,26 @@ pub(crate) struct Setting {
     pub(crate) logs: bool,
     /// Between Envoy and the routers.
     pub(crate) tls: bool,
+    /// A service is asked who sends a request.
+    pub(crate) asks: bool,
+    pub(crate) other_subjects: &'static str,
+    pub(crate) route_policy: &'static str,
+    pub(crate) reuse_policy: &'static str,
 }
 
 impl Default for Setting {
     fn default() -> Setting {
-        Setting { routers: 1, idle_timeout: "300s", lease: Duration::from_secs(60), logs: true, tls: false }
+        Setting {
+            routers: 1,
+            idle_timeout: "300s",
+            lease: Duration::from_secs(60),
+            logs: true,
+            tls: false,
+            asks: false,
+            other_subjects: "Separate",
+            route_policy: "BySession",
+            reuse_policy: "Never",
+        }
     }
 }
 
@@ -134,7 +141,9 @@ impl World {
         }
         let addresses: Vec<SocketAddr> = self.routers.lock().iter().flatten().map(|it| it.address).collect();
         let tls = self.files.as_ref().map(|(files, _)| files);
-        let plan = Plan { routers: &addresses, logs: self.setting.logs, tls };
+        let asks = if self.setting.asks { Some(subjects::service().await?) } else { None };
+        let tasks = &["agent", "gone"];
+        let plan = Plan { routers: &addresses, tasks, logs: self.setting.logs, tls, asks };
         self.front = Some(Through::Envoy(Envoy::start(program, plan).await?));
         Ok(self)
     }
@@ -148,7 +157,9 @@ impl World {
             access_log: Some(self.seen.log.clone()),
             ..agentcube_router::Options::default()
         };
-        self.front = Some(Through::Builtin(Builtin::start(&self.client, reserver, options).await?));
+        let asks = if self.setting.asks { Some(subjects::service().await?) } else { None };
+        let builtin = Builtin::start(&self.client, reserver, options, asks).await?;
+        self.front = Some(Through::Builtin(builtin));
         Ok(self)
     }
 
@@ -355,17 +366,26 @@ impl Drop for Router {
     }
 }
 
+fn routing(setting: &Setting) -> Value {
+    let mut routing = json!({ "routePolicy": setting.route_policy, "reserveTimeout": "30s",
+        "gatewayRefs": ["default"], "otherSubjects": setting.other_subjects });
+    if setting.route_policy == "BySession" {
+        let extractors = json!([{ "type": "httpHeader", "name": "x-session" }]);
+        routing["sessionIdentifier"] = json!({ "extractors": extractors });
+    }
+    routing
+}
+
 /// A Task with a revision, as the control plane leaves it.
 async fn make_task(client: &Client, port: u16, setting: &Setting) -> Result<()> {
     let task: Task = serde_json::from_value(json!({
         "apiVersion": "agentcube.io/v1alpha1", "kind": "Task", "metadata": { "name": "agent" },
         "spec": {
             "deployment": { "type": "sandbox", "sandboxTemplate": {} },
-            "routing": { "routePolicy": "BySession", "reserveTimeout": "30s", "gatewayRefs": ["default"],
-                "sessionIdentifier": { "extractors": [{ "type": "httpHeader", "name": "x-session" }] } },
+            "routing": routing(setting),
             "requestHandling": { "backend": { "port": port } },
             "scaling": { "scalingMode": "OnDemand", "minInstances": 0, "maxInstances": 100,
-                "instanceLifecycle": { "reusePolicy": "Never", "idleTimeout": setting.idle_timeout } },
+                "instanceLifecycle": { "reusePolicy": setting.reuse_policy, "idleTimeout": setting.idle_timeout } },
         },
     }))?;
     let api: Api<Task> = Api::namespaced(client.clone(), NAMESPACE);

@@ -224,7 +224,7 @@ pub fn is_missing(which: &Which, session: Option<&Session>, step: &Step) -> bool
         return false;
     }
     let Some(session) = session else { return true };
-    let other = which.lease().is_some_and(|lease| *session.uid != *lease);
+    let other = !which.fits(session);
     let replaced = matches!(
         step,
         Step::Ask

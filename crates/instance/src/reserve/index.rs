@@ -14,7 +14,7 @@ use super::clock::Clock;
 use super::intern::Names;
 use super::reached::Reached;
 use super::shards::Shards;
-use crate::identity::{SessionKey, TaskId};
+use crate::identity::{InstanceId, SessionKey, TaskId};
 use crate::record::{Instance, LeaseHash, Life, Session};
 
 mod compact;
@@ -132,11 +132,13 @@ impl Index {
     }
 
     /// The instance of a bound session, with a use of it begun under the same lock that a `releasing` mark is taken in
-    /// under: the use is seen by whoever looks whether to object, or the mark is seen here.
+    /// under: the use is seen by whoever looks whether to object, or the mark is seen here. With `only`, it has to be
+    /// that one.
     pub(super) fn lookup(
         &self,
         task: &TaskId,
         id: &SessionId,
+        only: Option<&InstanceId>,
         interval: Duration,
         clock: &Clock,
     ) -> Option<Hit> {
@@ -145,8 +147,12 @@ impl Index {
         }
         let shard = self.sessions.of(id);
         let held = shard.read();
+        let fits = |instance: &Instance| only.is_none_or(|only| *only == instance.id);
         let entry = held.get(id)?;
         let (session, instance) = self.servable(entry, task)?;
+        if !fits(&instance) {
+            return None;
+        }
         if let Some(usage) = entry.usage.clone() {
             usage.begin();
             return Some(Hit { instance, usage, lease: session.uid.clone() });
@@ -155,6 +161,9 @@ impl Index {
         let mut held = shard.write();
         let entry = held.get_mut(id)?;
         let (session, instance) = self.servable(entry, task)?;
+        if !fits(&instance) {
+            return None;
+        }
         let lease = session.uid.clone();
         let new = || {
             let id = SessionId { namespace: session.namespace.clone(), ..*id };

@@ -1,6 +1,7 @@
 //! Finds sessions by their other names, and gives them such: one Lease for each, created by name, so that of two who
 //! want the same one only the first gets it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +20,36 @@ const FIRST_REST: Duration = Duration::from_millis(20);
 /// How often a write is tried whose answer was lost or which met something old.
 const ATTEMPTS: u32 = 6;
 
+/// How many names a session may have: each is an object of the server's, and is kept by every router.
+const MOST_NAMES: usize = 4096;
+
 /// How often it is looked whether requests of a session that ends are over.
 const LOOKS: u32 = 50;
+
+/// How long a name counts as nobody's without asking again. Whoever minted it since has it in memory, and nobody else
+/// can have heard of it.
+const ABSENCE: Duration = Duration::from_secs(1);
+/// Of how many names it is known.
+const MOST_ABSENT: usize = 4096;
+
+/// Names that the server has just said it does not have: whoever guesses is not looked after each time.
+#[derive(Default)]
+pub(super) struct Absent(HashMap<AliasId, Duration>);
+
+impl Absent {
+    fn has(&self, id: &AliasId, now: Duration) -> bool {
+        self.0.get(id).is_some_and(|at| now < *at + ABSENCE)
+    }
+
+    fn note(&mut self, id: AliasId, now: Duration) {
+        if self.0.len() >= MOST_ABSENT {
+            self.0.retain(|_, at| now < *at + ABSENCE);
+        }
+        if self.0.len() < MOST_ABSENT {
+            self.0.insert(id, now);
+        }
+    }
+}
 
 /// A session that there was when this was made; to end it.
 #[derive(Clone, Debug)]
@@ -53,25 +82,31 @@ impl Shared {
             return Ok(None);
         }
         let begun = self.clock.now();
+        if self.absent.lock().has(&id, begun) {
+            return Ok(None);
+        }
+        let mut reason = "too many names are asked for".to_owned();
         let asking = async {
             let mut rest = FIRST_REST;
             loop {
-                let failure = match self.read_alias(&id).await {
-                    Ok(found) => return Ok(found.and_then(of_task)),
-                    Err(failure) => failure,
-                };
-                let waited = self.clock.now() - begun;
-                if waited + rest >= view.reserve_timeout {
-                    return Err(ReserveError::Timeout { waited, reason: failure.to_string() });
+                match self.read_alias(&id).await {
+                    Ok(found) => return found.and_then(of_task),
+                    Err(failure) => reason = failure.to_string(),
                 }
                 tokio::time::sleep(rest).await;
                 rest = rest.saturating_mul(2);
             }
         };
-        tokio::select! {
-            found = asking => found,
-            () = self.stopping.cancelled() => Err(ReserveError::ShuttingDown),
+        let found = tokio::select! {
+            found = tokio::time::timeout(view.reserve_timeout, asking) => found,
+            () = self.stopping.cancelled() => return Err(ReserveError::ShuttingDown),
+        };
+        let now = self.clock.now();
+        let Ok(found) = found else { return Err(ReserveError::Timeout { waited: now - begun, reason }) };
+        if found.is_none() {
+            self.absent.lock().note(id, now);
         }
+        Ok(found)
     }
 
     /// Whether memory has the session of this key, with this Lease if one is named.
@@ -111,6 +146,9 @@ impl Shared {
         let ours = |record: &Record| record.named.lease == session.uid && record.named.key == session.key;
         if self.aliases.get(&id).as_ref().is_some_and(ours) {
             return Ok(());
+        }
+        if self.aliases.count(&session.uid) >= MOST_NAMES {
+            return Err(NameError::TooMany);
         }
         let lease = alias::lease(task, &id.hash, session);
         let mut rest = FIRST_REST;
@@ -191,15 +229,33 @@ impl Shared {
 }
 
 impl InUse {
-    /// Whether it is of the session with this Lease.
-    pub(super) fn is_of(&self, lease: &str) -> bool {
-        self.lease().is_some_and(|held| **held == *lease)
-    }
-
     /// The session that is used, to be ended later; none for a Oneshot.
     pub fn session(&self) -> Option<SessionRef> {
         let usage = self.usage()?;
         let Subject::Session(id) = &usage.subject else { return None };
         Some(SessionRef { id: id.clone(), lease: self.lease()?.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nobodys_is_remembered_for_a_moment_and_within_bounds() {
+        let id = |n: usize| {
+            let alias = Alias { space: "test", subject: None, text: n.to_string().into() };
+            let task = TaskId { namespace: "prod".into(), name: "a".into(), uid: "t".into() };
+            AliasId::of(&task, &alias)
+        };
+        let (mut absent, now) = (Absent::default(), Duration::from_secs(100));
+        absent.note(id(0), now);
+        assert!(absent.has(&id(0), now) && !absent.has(&id(1), now));
+        assert!(!absent.has(&id(0), now + ABSENCE));
+        (0..2 * MOST_ABSENT).for_each(|n| absent.note(id(n), now));
+        assert_eq!(absent.0.len(), MOST_ABSENT);
+        let later = now + ABSENCE;
+        absent.note(id(3 * MOST_ABSENT), later);
+        assert!(absent.0.len() == 1 && absent.has(&id(3 * MOST_ABSENT), later));
     }
 }

@@ -181,6 +181,14 @@ impl Pool {
         given
     }
 
+    /// A request is at an instance already, though nobody here has sent it: it takes up room, whether there is any or not.
+    /// Nothing if the instance is gone or about to go.
+    pub fn occupy(&mut self, uid: &str) -> Option<Arc<Instance>> {
+        let instance = &self.members.get(uid)?.instance;
+        let stays = instance.life == Life::Ready && !instance.releasing;
+        stays.then(|| self.change(uid, |member| member.load += 1))?
+    }
+
     /// What was given is no longer needed; `used` if a request went there.
     pub fn give_back(&mut self, uid: &str, used: bool) {
         self.change(uid, |member| {

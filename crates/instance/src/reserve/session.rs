@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::activity::Claim;
+use super::activity::{Claim, InUse};
 use super::bind::Why;
 use super::binder;
 use super::bindings::{Binding, Joined, Outcome, outcome};
@@ -12,8 +12,8 @@ use super::counts::OfTask;
 use super::index::SessionId;
 use super::tasks::TaskView;
 use super::waiting::PoolKey;
-use crate::identity::SessionKey;
-use crate::provider::{Path, Request, ReserveError, Reserved};
+use crate::identity::{InstanceId, SessionKey};
+use crate::provider::{Path, Request, ReserveError, Reserved, Which};
 
 /// How long a request waits for the first revision of its Task, at most.
 const UNPREPARED: Duration = Duration::from_secs(2);
@@ -97,10 +97,44 @@ impl Shared {
         if !self.contact.is_good() || self.stopping.is_cancelled() {
             return None;
         }
-        let hit = self.index.lookup(&view.id, id, view.interval(&self.timing), &self.clock)?;
+        let hit = self.index.lookup(&view.id, id, None, view.interval(&self.timing), &self.clock)?;
         hit.usage.came_by(path);
         let in_use = self.activity.guard(hit.usage, Claim::Session(hit.lease));
         self.reserved(view, &hit.instance, Some(key), path, in_use)
+    }
+
+    /// Whether the session that is used may be meant.
+    fn fits(&self, which: &Which, id: &SessionId, in_use: &InUse) -> bool {
+        let used = in_use.usage().and_then(|usage| self.index.session_of_use(id, usage));
+        used.is_some_and(|session| which.fits(&session))
+    }
+
+    /// A hold for a request that is at this instance already.
+    pub(super) fn take_over(
+        &self,
+        view: &TaskView,
+        key: Option<&SessionKey>,
+        instance: &InstanceId,
+    ) -> Option<InUse> {
+        if !self.contact.is_good() || self.stopping.is_cancelled() {
+            return None;
+        }
+        let interval = view.interval(&self.timing);
+        match key {
+            Some(key) if view.by_session => {
+                let id = SessionId::of(&view.id, key);
+                let hit = self.index.lookup(&view.id, &id, Some(instance), interval, &self.clock)?;
+                Some(self.activity.guard(hit.usage, Claim::Session(hit.lease)))
+            }
+            _ if view.by_session => None,
+            _ => {
+                let pool = self.pools.get(&PoolKey::of(&view.id))?;
+                let grant = pool.occupy(&instance.uid)?;
+                let usage = pool.usage(&grant.instance, interval);
+                usage.begin();
+                Some(self.activity.guard(usage, Claim::Room(grant)))
+            }
+        }
     }
 
     async fn reserve_session(
@@ -117,8 +151,7 @@ impl Shared {
         let mut waiting = None;
         loop {
             if let Some(reserved) = self.lookup(&view, &id, key, path) {
-                let wanted = request.which.lease();
-                let fits = wanted.is_none_or(|lease| reserved.in_use.is_of(lease));
+                let fits = request.which == Which::OrNew || self.fits(&request.which, &id, &reserved.in_use);
                 return if fits { Ok(reserved) } else { Err(ReserveError::NoSuchSession) };
             }
             if waiting.is_none() {

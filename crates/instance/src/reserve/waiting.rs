@@ -204,6 +204,12 @@ impl TaskPool {
         Ok(receiver.try_recv().ok().map(grant))
     }
 
+    /// Room on this very instance, for a request that is there already.
+    pub(super) fn occupy(self: &Arc<Self>, uid: &str) -> Option<Grant> {
+        let instance = self.state.lock().pool.occupy(uid)?;
+        Some(Grant { pool: self.clone(), instance, used: true })
+    }
+
     fn ask_again(self: &Arc<Self>, place: Place, tenant: Option<&str>) -> Ticket {
         let mut state = self.state.lock();
         state.pool.ask_again(place, tenant);

@@ -28,7 +28,7 @@ fn existing() -> Which {
 }
 
 fn intact() -> Which {
-    Which::Intact { lease: None }
+    Which::Intact { lease: None, binding: None }
 }
 
 async fn aliases(world: &World) -> Vec<Lease> {
@@ -62,7 +62,7 @@ async fn a_session_that_must_exist_is_never_begun() {
     let found = reserve(&one, &task, "user-1", intact()).await.unwrap();
     assert_eq!(found.instance, begun.instance);
     let uid = world.session(&task, "user-1").await.unwrap().uid().unwrap();
-    let exactly = |uid: &str| Which::Intact { lease: Some(uid.into()) };
+    let exactly = |uid: &str| Which::Intact { lease: Some(uid.into()), binding: None };
     assert!(reserve(&one, &task, "user-1", exactly(&uid)).await.is_ok());
     let stranger = reserve(&one, &task, "user-1", exactly("another")).await;
     assert_eq!(stranger.unwrap_err(), ReserveError::NoSuchSession);
@@ -127,7 +127,7 @@ async fn an_alias_leads_every_router_to_the_session() {
     for router in [&other, &one] {
         let named = router.reserver.resolve(&task, &alias("t-1"), None).await.unwrap().unwrap();
         assert_eq!((named.key.as_str(), Some(&*named.lease)), ("user-1", session.uid().as_deref()));
-        let which = Which::Intact { lease: Some(named.lease) };
+        let which = Which::Intact { lease: Some(named.lease), binding: named.binding };
         let found = reserve(router, &task, named.key.as_str(), which).await.unwrap();
         assert_eq!(found.instance, begun.instance);
     }
@@ -173,7 +173,7 @@ async fn a_crash_leaves_a_session_without_names_or_with_good_ones() {
         for text in ["t-1", "t-2"] {
             if let Some(named) = other.reserver.resolve(&task, &alias(text), None).await.unwrap() {
                 found += 1;
-                let which = Which::Intact { lease: Some(named.lease) };
+                let which = Which::Intact { lease: Some(named.lease), binding: named.binding };
                 let reserved = reserve(&other, &task, named.key.as_str(), which).await.unwrap();
                 assert_eq!(reserved.instance, begun.instance);
             }
@@ -192,7 +192,7 @@ async fn the_alias_of_a_dead_session_leads_nowhere_and_goes() {
     let named = router.reserver.resolve(&task, &alias("t-1"), None).await.unwrap().unwrap();
     let name = lease_name(&task.uid, &key("user-1"));
     world.leases().delete(&name, &DeleteParams::default()).await.unwrap();
-    for which in [Which::Intact { lease: Some(named.lease.clone()) }, existing()] {
+    for which in [Which::Intact { lease: Some(named.lease.clone()), binding: None }, existing()] {
         until("the end is known", async || {
             let ended = reserve(&router, &task, "user-1", which.clone()).await;
             (ended.err() == Some(ReserveError::NoSuchSession)).then_some(())

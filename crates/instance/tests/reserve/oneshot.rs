@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use agentcube_api::labels;
 use agentcube_instance::provider::{Path, ReserveError};
 use agentcube_instance::revision::{labels_of, owner};
-use agentcube_instance::{SpecId, TaskId};
+use agentcube_instance::{InstanceId, SpecId, TaskId};
 use futures_util::future::join_all;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -67,6 +67,25 @@ async fn requests_spread_and_never_more_than_allowed_share_an_instance() {
     .await;
     assert!(world.all_pods().await.iter().all(|pod| annotation(pod, labels::RESERVE_KEY).is_empty()));
     assert!(world.sessions().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_another_has_begun_takes_up_room_when_it_is_taken_over() {
+    let world = World::new().await;
+    let one = json!({ "requestHandling": { "circuitBreaker": { "maxParallelRequests": 1 } },
+        "scaling": { "maxInstances": 1 } });
+    let task = world.task("agent", oneshot("Always", one)).await;
+    world.instance(&task, 0).await;
+    let router = world.router("a").await;
+    router.knows(&task, 1).await;
+    let instance = router.reserve_for(&task, None, None).await.unwrap().instance;
+    let gone = InstanceId { name: instance.name.clone(), uid: "gone".into() };
+    assert!(router.reserver.take_over(&task, None, &gone).is_none());
+    let held = router.reserver.take_over(&task, None, &instance).unwrap();
+    let refused = router.reserve_for(&task, None, None).await.unwrap_err();
+    assert!(matches!(refused, ReserveError::Timeout { .. }), "{refused}");
+    drop(held);
+    assert_eq!(router.reserve_for(&task, None, None).await.unwrap().instance, instance);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

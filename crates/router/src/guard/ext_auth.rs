@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::agentcube::security::{BackendRef, ExtAuthSpec};
+use agentcube_api::labels::SUBJECT_HEADER;
 use http::header::{
     AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, LOCATION, SET_COOKIE, TRANSFER_ENCODING,
     WWW_AUTHENTICATE,
@@ -21,6 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::Origin;
 use super::service::{Reach, Sender, Service};
 use crate::authorize::{Answer, Authorizer, Dial, Question};
+use crate::owner::{BY_SERVICE, Subject};
 use crate::refusal::Refusal;
 
 /// How long the service may take when nothing is said.
@@ -35,6 +37,17 @@ const MOST_WAITING: usize = 1024;
 const TOLD: [HeaderName; 3] = [WWW_AUTHENTICATE, LOCATION, SET_COOKIE];
 /// What the gateway says itself, or would break the question.
 const NOT_SHOWN: [HeaderName; 3] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING];
+
+/// By this it says who sends a request, if it wants to.
+pub(crate) const SUBJECT: HeaderName = HeaderName::from_static(SUBJECT_HEADER);
+
+/// Who sends a request, as the service says; nobody if it says nothing, or two things.
+pub(crate) fn subject(said: &HeaderMap) -> Option<Subject> {
+    let mut values = said.get_all(SUBJECT).iter();
+    let (first, None) = (values.next()?, values.next()) else { return None };
+    let name = first.to_str().ok().map(str::trim).filter(|name| !name.is_empty())?;
+    Some(Subject { issuer: BY_SERVICE.into(), name: name.into() })
+}
 
 /// Authorisation by a service.
 pub(crate) struct ExtAuth {
@@ -88,12 +101,10 @@ impl ExtAuth {
             (Some(http), ..) => {
                 let taken: Result<Vec<_>, _> =
                     http.headers_to_backend.iter().map(|name| super::settable(name)).collect();
+                let mut taken = taken?;
+                taken.extend((!taken.contains(&SUBJECT)).then_some(SUBJECT));
                 let path = path(http.path.as_deref().unwrap_or_default())?;
-                Way::Http(Http {
-                    service: service(&http.backend_ref, namespace, reach)?,
-                    path,
-                    taken: taken?,
-                })
+                Way::Http(Http { service: service(&http.backend_ref, namespace, reach)?, path, taken })
             }
             (None, Some(grpc), Some(protocol)) => {
                 let service = service(&grpc.backend_ref, namespace, reach)?;

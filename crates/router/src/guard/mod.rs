@@ -269,6 +269,7 @@ impl Guard {
             Some(jwt) => jwt.identify(parts, now.as_secs_f64()).await.map_err(denied)?,
             None => None,
         };
+        headers::strip(&mut parts.headers, &[ext_auth::SUBJECT]);
         headers::strip(&mut parts.headers, &self.identity);
         if !believed.is_empty() {
             headers::strip(&mut parts.headers, believed);
@@ -281,6 +282,8 @@ impl Guard {
         }
         if let Some(service) = &self.ext_auth {
             let told = service.ask(parts, host, from).await?;
+            // A token says more of who it is than whoever lets it in.
+            admitted.subject = admitted.subject.or_else(|| ext_auth::subject(&told.set));
             let names: Vec<HeaderName> = told.set.keys().cloned().chain(told.remove).collect();
             headers::strip(&mut parts.headers, &names);
             admitted.identity.extend(told.set);
@@ -437,7 +440,8 @@ fn identity(authentication: &AuthenticationSpec) -> Vec<HeaderName> {
     let claims = providers.flat_map(|provider| &provider.claim_to_headers).map(|mapping| &mapping.header);
     let http = authentication.ext_auth.as_ref().and_then(|service| service.http.as_ref());
     let of_service = http.into_iter().flat_map(|http| &http.headers_to_backend);
-    claims.chain(of_service).filter_map(|name| name.to_ascii_lowercase().parse().ok()).collect()
+    let named = claims.chain(of_service).filter_map(|name| name.to_ascii_lowercase().parse().ok());
+    named.chain(authentication.ext_auth.is_some().then_some(ext_auth::SUBJECT)).collect()
 }
 
 /// The name of a header that may tell an instance something.

@@ -144,6 +144,7 @@ impl Ask {
 
 /// Reads the head of a request; the path is the one below the Task's prefix.
 pub fn ask(method: &Method, path: &str, query: Option<&str>, headers: &HeaderMap) -> Result<Ask, Refusal> {
+    no_grpc(headers)?;
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     let last = segments.last().copied().unwrap_or_default();
     let (is_get, is_post) = (*method == Method::GET, *method == Method::POST);
@@ -161,11 +162,6 @@ pub fn ask(method: &Method, path: &str, query: Option<&str>, headers: &HeaderMap
     if is_get && (last == "extendedAgentCard" || old_card) {
         return rest(About::Anything);
     }
-    let content = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if content.starts_with("application/grpc") {
-        let message = "A2A over gRPC is not served by this gateway: use JSON-RPC or HTTP+JSON";
-        return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", message));
-    }
     match is_post {
         true => Ok(Ask::Rpc),
         false => {
@@ -174,6 +170,18 @@ pub fn ask(method: &Method, path: &str, query: Option<&str>, headers: &HeaderMap
             Err(Refusal::new(StatusCode::NOT_FOUND, "NotA2a", message))
         }
     }
+}
+
+/// Refuses gRPC, whose ids stand in messages that nobody here reads, and which does not go over HTTP/1.1, as instances are
+/// asked: whatever finds the session, the call would fail there.
+pub fn no_grpc(headers: &HeaderMap) -> Result<(), Refusal> {
+    let content = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !content.starts_with("application/grpc") {
+        return Ok(());
+    }
+    let message = "A2A over gRPC is not served by this gateway: use JSON-RPC or HTTP+JSON, and leave GRPC out of the \
+                   supportedInterfaces of the agent card";
+    Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", message))
 }
 
 fn task_id(segment: &str) -> Result<String, Refusal> {

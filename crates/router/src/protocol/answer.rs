@@ -75,8 +75,18 @@ impl Learner {
         }
     }
 
-    /// The answer is over.
-    pub fn finish(self) -> Found {
+    /// Whether the answer is a stream of events, which has to go on while it is read.
+    pub fn is_stream(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// Nothing of what was taken in can be part of an id: it may go on.
+    pub fn is_between(&self) -> bool {
+        self.events.as_ref().is_some_and(|events| events.line.is_empty() && !events.has_data)
+    }
+
+    /// What has been found.
+    pub fn so_far(&self) -> Found {
         self.scan.so_far()
     }
 }
@@ -140,7 +150,7 @@ mod tests {
                 other => return other,
             }
         }
-        Reading::Done(learner.finish())
+        Reading::Done(learner.so_far())
     }
 
     fn ids(reading: Reading) -> (Option<String>, Option<String>) {

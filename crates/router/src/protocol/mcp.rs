@@ -20,8 +20,10 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const MODERN: &str = "2026-07-28";
 /// Its clients are told where to POST in the body of a stream, which no router can follow.
 const HTTP_AND_SSE: &str = "2024-11-05";
-/// The longest id that is passed on, in bytes.
+/// The longest id that an instance may mint, in bytes.
 const LONGEST_ID: usize = 1024;
+/// The longest that a client may send where ids are sealed: such a one, a session's key, and what sealing adds.
+const LONGEST_SEALED: usize = 4096;
 
 /// What a Task says of its sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,14 @@ pub struct Rule {
     pub param: Option<HeaderName>,
     /// Ids are sealed instead of written down.
     pub sealed: bool,
+}
+
+impl Rule {
+    /// Whether a client can have been given this id.
+    fn knows(&self, id: &str) -> bool {
+        let longest = if self.sealed { LONGEST_SEALED } else { LONGEST_ID };
+        is_visible(id) && id.len() <= longest
+    }
 }
 
 /// What a request asks for.
@@ -66,7 +76,7 @@ pub fn ask(rule: &Rule, method: &Method, headers: &HeaderMap) -> Result<Ask, Ref
     }
     let id = one(headers, &SESSION)?;
     match (method, id) {
-        (&Method::POST | &Method::GET | &Method::DELETE, Some(id)) if is_id(id) => {
+        (&Method::POST | &Method::GET | &Method::DELETE, Some(id)) if rule.knows(id) => {
             Ok(Ask::Session { id: id.to_owned(), ends: *method == Method::DELETE })
         }
         (&Method::POST | &Method::GET | &Method::DELETE, Some(_)) => Err(no_session()),
@@ -115,9 +125,14 @@ pub fn made(found: &Found) -> Option<&str> {
     found.text(0).or_else(|| found.text(1)).filter(|id| !id.is_empty())
 }
 
-/// Whether a text can be a session's id: visible letters, as the protocol has it.
+/// Whether a text can be an id that an instance has minted.
 pub fn is_id(text: &str) -> bool {
-    (1..=LONGEST_ID).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    is_visible(text) && text.len() <= LONGEST_ID
+}
+
+/// Visible letters, as the protocol has it.
+fn is_visible(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 fn is_modern(version: &str) -> bool {

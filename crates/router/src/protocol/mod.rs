@@ -5,6 +5,7 @@
 pub mod a2a;
 pub mod answer;
 pub mod card;
+pub mod intake;
 pub mod json;
 pub mod mcp;
 pub mod seal;

@@ -55,6 +55,20 @@ mod tests {
         assert!(super::super::mcp::is_id(&id), "{id}");
     }
 
+    #[test]
+    fn the_longest_id_of_the_longest_key_can_be_asked_for() {
+        use super::super::mcp;
+        let keys = Keys::generate(KeyId::new("k1").unwrap()).seal_keys("t1");
+        let (key, minted) = (SessionKey::new(&"k".repeat(512)).unwrap(), "m".repeat(1024));
+        assert!(mcp::is_id(&minted));
+        let id = seal(&keys, &task("t1"), Some("ada"), &key, &minted);
+        let rule = mcp::Rule { param: None, sealed: true };
+        let headers = http::HeaderMap::from_iter([(mcp::SESSION, id.parse().unwrap())]);
+        let asked = mcp::ask(&rule, &http::Method::POST, &headers).unwrap();
+        assert_eq!(asked, mcp::Ask::Session { id: id.clone(), ends: false });
+        assert_eq!(open(&keys, &task("t1"), Some("ada"), &id), Some((key, minted)));
+    }
+
     proptest! {
         #[test]
         fn anything_may_be_asked_for(text in "\\PC{0,60}", key in "[ -~]{1,40}", minted in "[ -~]{0,40}") {

@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use agentcube_instance::SessionKey;
-use agentcube_instance::alias::Alias;
-use agentcube_instance::provider::{InstanceProvider, ReserveError, Reserved, Which};
+use agentcube_instance::alias::{Alias, NameError, Named};
+use agentcube_instance::provider::{InstanceProvider, Path, ReserveError, Reserved, Which};
+use agentcube_instance::reserve::InUse;
+use agentcube_instance::token::SealKeys;
+use agentcube_instance::{InstanceId, SessionKey};
 use http::header::{ACCEPT_ENCODING, HeaderValue};
 use http::{HeaderMap, StatusCode};
 
 use super::a2a::{self, About, Reply};
-use super::answer::Learner;
+use super::answer::{LIMIT, Learner};
 use super::json::Found;
 use super::{Ask, Spoken, card, mcp, seal};
 use crate::decide::{Decision, Plan};
@@ -38,6 +40,8 @@ pub struct Talk {
     otherwise: Option<(SessionKey, Which)>,
     /// The session has, or has got, a name by which it is found again.
     named: bool,
+    /// A name that is to be its subject's alone before anything is passed on.
+    claims: Option<Alias>,
 }
 
 /// What is taken from the answer.
@@ -45,8 +49,8 @@ pub struct Talk {
 enum Learns {
     #[default]
     Nothing,
-    /// The id in its header.
-    Session,
+    /// The id in its header; with keys, it is sealed for the client instead of being written down.
+    Session { keys: Option<SealKeys> },
     /// Nothing; but the minted id in its header is shown to the client as the client knows it.
     Shown { minted: String, sealed: HeaderValue },
     /// The task that it makes.
@@ -84,12 +88,20 @@ pub async fn settle(
     plan: &mut Plan,
     found: &Found,
 ) -> Result<Talk, Refusal> {
-    match std::mem::replace(&mut plan.ask, Ask::Plain) {
-        Ask::Plain => Ok(Talk::default()),
-        Ask::Card(which) => Err(agent_card(plan, which)),
-        Ask::Mcp(ask) => of_mcp(provider, plan, ask, found).await,
-        Ask::A2a(ask) => of_a2a(provider, plan, a2a::call(ask, found)?).await,
+    let mut talk = match std::mem::replace(&mut plan.ask, Ask::Plain) {
+        Ask::Plain => Talk::default(),
+        Ask::Card(which) => return Err(agent_card(plan, which)),
+        Ask::Mcp(ask) => of_mcp(provider, plan, ask, found).await?,
+        Ask::A2a(ask) => of_a2a(provider, plan, a2a::call(ask, found)?).await?,
+    };
+    if let Some(claim) = &plan.claim {
+        match provider.resolve(&plan.wanted.task, claim, None).await? {
+            Some(named) if Some(&named.key) == plan.wanted.key.as_ref() => {}
+            Some(_) => return Err(Refusal::not_yours()),
+            None => talk.claims = Some(claim.clone()),
+        }
     }
+    Ok(talk)
 }
 
 /// An instance for the request.
@@ -104,13 +116,53 @@ pub async fn reserve(
                 Some((key, which)) => want(plan, key, which),
                 None => return Err(talk.missing.clone().unwrap_or(ReserveError::NoSuchSession.into())),
             },
-            other => return Ok(other?),
+            other => return claim(provider, talk, other?).await,
         }
     }
 }
 
+/// Has the name that a subject wants for itself written down. Of two who want it at once, one gets it.
+async fn claim(
+    provider: &dyn InstanceProvider,
+    talk: &mut Talk,
+    reserved: Reserved,
+) -> Result<Reserved, Refusal> {
+    let Some(name) = talk.claims.take() else { return Ok(reserved) };
+    let refusal = match provider.name_session(&reserved.in_use, vec![name]).await {
+        Ok(()) => return Ok(reserved),
+        Err(NameError::Taken(_)) => Refusal::not_yours(),
+        Err(error) => Refusal::unnamed(&reserved.instance.name, &error.to_string()),
+    };
+    // It was begun for nothing, or else it goes when it is idle.
+    let session = reserved.in_use.session().filter(|_| reserved.path != Path::Reused);
+    drop(reserved);
+    if let Some(session) = session {
+        provider.end_session(session, Duration::ZERO).await;
+    }
+    Err(refusal)
+}
+
+/// Has names written down. When this comes back well, whoever hears them is understood by every router.
+pub async fn name(
+    provider: &dyn InstanceProvider,
+    talk: &mut Talk,
+    in_use: &InUse,
+    instance: &InstanceId,
+    names: Vec<Alias>,
+) -> Result<(), Refusal> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    talk.named(provider.name_session(in_use, names).await, instance)
+}
+
 fn want(plan: &mut Plan, key: SessionKey, which: Which) {
     (plan.wanted.key, plan.wanted.which) = (Some(key), which);
+}
+
+/// The session, with the instance that it had when it got its name.
+fn want_intact(plan: &mut Plan, named: Named) {
+    want(plan, named.key, Which::Intact { lease: Some(named.lease), binding: named.binding });
 }
 
 fn alias(plan: &Plan, space: &'static str, text: &str) -> Alias {
@@ -147,14 +199,15 @@ async fn of_mcp(
         mcp::Ask::First => {
             mcp::check_first(found)?;
             want(plan, SessionKey::random("mcp"), Which::OrNew);
-            Ok(Talk { learns: Learns::Session, ends: Ends::Unnamed, ..Talk::default() })
+            let keys = if is_sealed(plan) { provider.seal_keys(&plan.wanted.task) } else { None };
+            Ok(Talk { learns: Learns::Session { keys }, ends: Ends::Unnamed, ..Talk::default() })
         }
         mcp::Ask::Modern { task: Some(task), param, .. } => {
             let missing = Some(mcp::no_task());
             if let Some(named) =
                 provider.resolve(&plan.wanted.task, &alias(plan, MCP_TASK, &task), None).await?
             {
-                want(plan, named.key, Which::Intact { lease: Some(named.lease) });
+                want_intact(plan, named);
                 return Ok(Talk { missing, ..Talk::default() });
             }
             // Its making may not have been heard of; then the client's own session is the one to ask.
@@ -177,11 +230,14 @@ async fn of_mcp(
 }
 
 /// The key of a client without sessions, if something lasts: what it says, or who it is.
-fn lasting(plan: &Plan, param: Option<String>) -> Result<Option<SessionKey>, Refusal> {
-    match (param, &plan.subject) {
-        (Some(param), _) => key(plan, "param", &param).map(Some),
-        (None, Some(_)) => key(plan, "subject", "").map(Some),
-        (None, None) => Ok(None),
+fn lasting(plan: &mut Plan, param: Option<String>) -> Result<Option<SessionKey>, Refusal> {
+    match (param, plan.subject.is_some()) {
+        (Some(param), _) => {
+            plan.claim = plan.claim_of(&format!("param:{param}"));
+            key(plan, "param", &param).map(Some)
+        }
+        (None, true) => key(plan, "subject", "").map(Some),
+        (None, false) => Ok(None),
     }
 }
 
@@ -195,7 +251,7 @@ async fn of_mcp_session(
     if !is_sealed(plan) {
         let named = provider.resolve(task, &alias(plan, MCP_SESSION, &id), None).await?;
         let named = named.ok_or_else(mcp::no_session)?;
-        want(plan, named.key, Which::Intact { lease: Some(named.lease) });
+        want_intact(plan, named);
         return Ok(Talk { missing, named: true, ..Talk::default() });
     }
     let opened =
@@ -204,7 +260,7 @@ async fn of_mcp_session(
     let (Ok(header), Ok(sealed)) = (HeaderValue::from_str(&minted), HeaderValue::from_str(&id)) else {
         return Err(mcp::no_session());
     };
-    want(plan, key, Which::Intact { lease: None });
+    want(plan, key, Which::Intact { lease: None, binding: None });
     let learns = Learns::Shown { minted, sealed };
     Ok(Talk { id: Some(header), learns, missing, named: true, ..Talk::default() })
 }
@@ -223,7 +279,7 @@ async fn of_a2a(provider: &dyn InstanceProvider, plan: &mut Plan, call: a2a::Cal
         About::Task(task) | About::Message { task: Some(task), .. } => {
             let named = provider.resolve(task_id, &alias(plan, A2A_TASK, &task), None).await?;
             let named = named.ok_or_else(|| a2a::no_task(&reply))?;
-            want(plan, named.key, Which::Intact { lease: Some(named.lease) });
+            want_intact(plan, named);
             let missing = Some(a2a::no_task(&reply));
             Ok(Talk { learns: about_task, missing, named: true, ..Talk::default() })
         }
@@ -238,6 +294,7 @@ async fn of_a2a(provider: &dyn InstanceProvider, plan: &mut Plan, call: a2a::Cal
                 }
                 None => {
                     want(plan, own, Which::OrNew);
+                    plan.claim = plan.claim_of(&format!("context:{context}"));
                     Ok(Talk { learns: learns(Some(context)), named: true, ..Talk::default() })
                 }
             }
@@ -268,6 +325,11 @@ impl Talk {
         matches!(self.ends, Ends::Always | Ends::Unnamed)
     }
 
+    /// Whether the head of the answer has to be seen.
+    pub fn listens(&self) -> bool {
+        !matches!(self.learns, Learns::Nothing) || self.ends == Ends::Granted
+    }
+
     /// What the instance hears differently than the client said it.
     pub fn amend(&self, decision: &mut Decision) {
         if let Some(id) = &self.id {
@@ -282,7 +344,6 @@ impl Talk {
     /// Looks at the head of the answer; an id in it becomes what the client is to know.
     pub fn head(
         &mut self,
-        provider: &dyn InstanceProvider,
         plan: &Plan,
         status: StatusCode,
         headers: &mut HeaderMap,
@@ -300,16 +361,15 @@ impl Talk {
                 }
                 Ok(Head::Pass)
             }
-            Learns::Session => self.session_head(provider, plan, status, headers, minted),
+            Learns::Session { .. } => self.session_head(plan, status, headers, minted),
             Learns::Task | Learns::Ids { .. } if !status.is_success() => Ok(Head::Pass),
-            Learns::Task => read(headers, mcp::made_shape()),
-            Learns::Ids { .. } => read(headers, a2a::answer_shape()),
+            Learns::Task => self.read(headers, mcp::made_shape()),
+            Learns::Ids { .. } => self.read(headers, a2a::answer_shape()),
         }
     }
 
     fn session_head(
         &mut self,
-        provider: &dyn InstanceProvider,
         plan: &Plan,
         status: StatusCode,
         headers: &mut HeaderMap,
@@ -325,8 +385,11 @@ impl Talk {
             return Ok(Head::Name(vec![alias(plan, MCP_SESSION, &minted)]));
         }
         let (task, subject) = (&plan.wanted.task, plan.subject.as_deref());
-        let keys = provider.seal_keys(task).zip(plan.wanted.key.as_ref());
-        let sealed = keys.map(|(keys, key)| seal::seal(&keys, task, subject, key, &minted));
+        let keys = match &self.learns {
+            Learns::Session { keys } => keys.as_ref().zip(plan.wanted.key.as_ref()),
+            _ => None,
+        };
+        let sealed = keys.map(|(keys, key)| seal::seal(keys, task, subject, key, &minted));
         let header = sealed.and_then(|id| HeaderValue::try_from(id).ok());
         let header = header.ok_or_else(|| Refusal::unnamed("of this session", "its id cannot be sealed"))?;
         headers.insert(mcp::SESSION, header);
@@ -356,15 +419,47 @@ impl Talk {
                 let (task, minted) = a2a::ids(reply, found);
                 let minted = minted.filter(|minted| context.as_deref() != Some(*minted));
                 let task = task.map(|id| alias(plan, A2A_TASK, id));
-                task.into_iter().chain(minted.map(|id| alias(plan, A2A_CONTEXT, id))).collect()
+                let owned = minted.and_then(|id| plan.claim_of(&format!("context:{id}")));
+                let context = minted.map(|id| alias(plan, A2A_CONTEXT, id));
+                task.into_iter().chain(context).chain(owned).collect()
             }
             _ => Vec::new(),
         }
     }
 
-    /// The session has been given names.
-    pub fn named(&mut self) {
-        self.named = true;
+    /// What came of giving the session names.
+    pub fn named(&mut self, outcome: Result<(), NameError>, instance: &InstanceId) -> Result<(), Refusal> {
+        match outcome {
+            Ok(()) => {
+                self.named = true;
+                Ok(())
+            }
+            // It is found by those that it has; what was asked for has been done.
+            Err(NameError::TooMany) if self.named => Ok(()),
+            Err(error) => Err(Refusal::unnamed(&instance.name, &error.to_string())),
+        }
+    }
+
+    /// No ids came in as much of an answer as is read. What was asked for has been done, so the answer goes on where the
+    /// session can be found without them; else the client would hold ids that lead nowhere.
+    pub fn unread(&self, instance: &str) -> Result<(), Refusal> {
+        self.can_do_without(instance, || format!("no ids came in the first {LIMIT} bytes of its answer"))
+    }
+
+    fn can_do_without(&self, instance: &str, why: impl Fn() -> String) -> Result<(), Refusal> {
+        let can = self.named || matches!(self.learns, Learns::Task);
+        if can { Ok(()) } else { Err(Refusal::unnamed(instance, &why())) }
+    }
+
+    fn read(&self, headers: &HeaderMap, shape: &'static super::json::Shape) -> Result<Head, Refusal> {
+        match Learner::new(headers, shape) {
+            Ok(Some(learner)) => Ok(Head::Read(Box::new(learner))),
+            Ok(None) => Ok(Head::Pass),
+            Err(_) => {
+                let why = || "it compressed its answer, though asked not to".to_owned();
+                self.can_do_without("of this session", why).map(|()| Head::Pass)
+            }
+        }
     }
 
     /// Whether the session is over with this exchange.
@@ -377,46 +472,5 @@ impl Talk {
     }
 }
 
-fn read(headers: &HeaderMap, shape: &'static super::json::Shape) -> Result<Head, Refusal> {
-    match Learner::new(headers, shape) {
-        Ok(Some(learner)) => Ok(Head::Read(Box::new(learner))),
-        Ok(None) => Ok(Head::Pass),
-        Err(_) => Err(Refusal::unnamed("of this session", "it compressed its answer, though asked not to")),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use http::Method;
-    use serde_json::json;
-
-    use super::*;
-    use crate::decide::{self, Asked, At};
-    use crate::owner::{self, Subject};
-    use crate::route::Route;
-
-    #[test]
-    fn the_key_of_a_subject_can_be_written_by_nobody_else() {
-        let task = json!({
-            "apiVersion": "agentcube.io/v1alpha1", "kind": "Task",
-            "metadata": { "name": "tools", "namespace": "prod", "uid": "t1" },
-            "spec": { "deployment": { "type": "sandbox", "sandboxTemplate": {} },
-                "routing": { "routePolicy": "BySession", "protocol": "A2A" } },
-        });
-        let route = Arc::new(Route::read(&serde_json::from_value(task).unwrap()).unwrap());
-        let (at, headers) = (At::Port(80), HeaderMap::new());
-        let asked =
-            Asked { at, method: &Method::POST, host: Some("a"), path: "/", query: None, headers: &headers };
-        let mut plan = decide::plan_on(route, &asked).unwrap();
-        assert_eq!(key(&plan, "context", "c1").unwrap().as_str(), "context:c1");
-        let of = |name: &str| Subject { issuer: "issuer".into(), name: name.into() };
-        plan.own(Some(&of("ada"))).unwrap();
-        let adas = key(&plan, "context", "c1").unwrap();
-        assert!(owner::session(None, adas.clone()).is_err());
-        assert_ne!(owner::session(Some(&of("bob")), adas.clone()).unwrap(), adas);
-        plan.own(Some(&of("bob"))).unwrap();
-        assert_ne!(key(&plan, "context", "c1").unwrap(), adas);
-    }
-}
+mod tests;

@@ -27,7 +27,8 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod, PodTemplate};
 use kube::api::{
-    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent,
+    WatchParams,
 };
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, ResourceExt};
@@ -48,7 +49,11 @@ pub(crate) type Agent = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Answ
 /// The world of a test.
 pub(crate) struct World {
     pub(crate) client: Client,
-    pub(crate) ports: [u16; 2],
+    /// Where the gateways listen.
+    pub(crate) ports: Vec<u16>,
+    /// What every router signs with.
+    pub(crate) keys: Keys,
+    pub(crate) stop: CancellationToken,
     instances: Arc<Instances>,
     _stop: DropGuard,
     _server: Server,
@@ -123,6 +128,16 @@ impl World {
 
     /// With instances made by `make`, which is told the name and the address of each.
     pub(crate) async fn with(make: impl Fn(&str, SocketAddr) -> Runs + Send + Sync + 'static) -> World {
+        let mut world = World::bare(make).await;
+        for n in 0..2 {
+            let port = replica(&world.client, n, world.keys.clone(), &world.stop).await;
+            world.ports.push(port);
+        }
+        world
+    }
+
+    /// The same without gateways.
+    pub(crate) async fn bare(make: impl Fn(&str, SocketAddr) -> Runs + Send + Sync + 'static) -> World {
         let server = Server::builder().memory().embed().await.expect("a server in memory starts");
         let client = Client::new(server.front(), "default");
         install(&client).await;
@@ -146,11 +161,8 @@ impl World {
         };
         tokio::spawn(lifecycle::Manager::new(client.clone(), options).run(stop.clone()));
         let keys = Keys::generate(KeyId::new("k1").unwrap());
-        let mut ports = [0; 2];
-        for (n, port) in ports.iter_mut().enumerate() {
-            *port = replica(&client, n, keys.clone(), &stop).await;
-        }
-        World { client, ports, instances, _stop: stop.drop_guard(), _server: server }
+        let _stop = stop.clone().drop_guard();
+        World { client, ports: Vec::new(), keys, stop, instances, _stop, _server: server }
     }
 
     pub(crate) async fn create(&self, object: Value) -> Value {
@@ -187,7 +199,7 @@ impl World {
         let api: Api<agentcube_api::Task> = Api::namespaced(self.client.clone(), "default");
         let status = Patch::Merge(json!({ "status": { "specID": format!("{name}-1") } }));
         api.patch_status(name, &PatchParams::default(), &status).await.unwrap();
-        for replica in 0..2 {
+        for replica in 0..self.ports.len() {
             until("both gateways serve it", async || {
                 let found = self.send(replica, Request::get(format!("/default/{name}/ready")), "").await;
                 let known = !found.text.contains("NoRoute") && !found.text.contains("GatewayNotReady");
@@ -275,13 +287,23 @@ impl World {
     }
 }
 
-/// A gateway with a router of its own; its port.
-async fn replica(client: &Client, n: usize, keys: Keys, stop: &CancellationToken) -> u16 {
+/// What gives requests their instances in a router.
+pub(crate) fn reserver(client: &Client, n: usize, keys: Keys) -> Reserver {
     let options =
         reserve::Options { name: format!("r{n}"), namespace: SYSTEM.into(), keys, timing: timing() };
-    let reserver = Reserver::new(client.clone(), options);
+    Reserver::new(client.clone(), options)
+}
+
+/// Runs it; comes back when it is ready.
+pub(crate) async fn run_reserver(reserver: &Reserver, stop: &CancellationToken) {
     tokio::spawn(reserver.clone().run(stop.clone()));
     tokio::time::timeout(LONG, reserver.ready()).await.expect("a router gets ready");
+}
+
+/// A gateway with a router of its own; its port.
+async fn replica(client: &Client, n: usize, keys: Keys, stop: &CancellationToken) -> u16 {
+    let reserver = reserver(client, n, keys);
+    run_reserver(&reserver, stop).await;
     let bound = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = bound.local_addr().unwrap().port();
     let controller = format!("example.com/gateway-{n}");
@@ -363,7 +385,10 @@ async fn tend(pods: &Api<Pod>, pod: &Pod, instances: &Arc<Instances>) {
         if let Some(running) = instances.running.lock().remove(&uid) {
             running.cancel();
         }
-        let _gone = pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+        // By now another may have its name.
+        let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
+        let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+        let _gone = pods.delete(&pod.name_any(), &parameters.grace_period(0)).await;
         return;
     }
     if instances.running.lock().contains_key(&uid)

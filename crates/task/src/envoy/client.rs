@@ -13,6 +13,10 @@ use super::{security, set, target};
 /// Header and metadata key by which the picked instance is told to Envoy.
 pub(crate) const DESTINATION: &str = "x-gateway-destination-endpoint";
 
+/// How much of a message Envoy keeps: bodies that name a session are held back until the router has read them, and may
+/// be as large as this.
+const BUFFER: &str = "1Mi";
+
 /// Names and specs: one for the gateway, and one for each listener with TLS versions of its own.
 pub(crate) fn specs(gateway: &TaskGateway) -> Vec<(String, Value)> {
     let name = gateway.name_any();
@@ -28,11 +32,15 @@ pub(crate) fn specs(gateway: &TaskGateway) -> Vec<(String, Value)> {
 }
 
 fn spec(targets: Value, headers: &BTreeSet<String>) -> Value {
-    json!({ "targetRefs": targets, "headers": { "earlyRequestHeaders": { "remove": headers } } })
+    json!({
+        "targetRefs": targets,
+        "headers": { "earlyRequestHeaders": { "remove": headers } },
+        "connection": { "bufferLimit": BUFFER },
+    })
 }
 
 fn headers(gateway: &TaskGateway) -> BTreeSet<String> {
-    let ours = [DESTINATION, labels::RESERVED_TOKEN_HEADER].map(str::to_owned);
+    let ours = [DESTINATION, labels::RESERVED_TOKEN_HEADER, labels::SUBJECT_HEADER].map(str::to_owned);
     security::identity_headers(gateway).into_iter().chain(ours).collect()
 }
 

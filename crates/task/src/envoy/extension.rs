@@ -18,6 +18,9 @@ const STEPS: [u64; 7] = [60, 180, 600, 1800, 3600, 14_400, 86_400];
 /// The namespace of metadata in which the picked instance is told.
 pub(crate) const METADATA: &str = "envoy.lb";
 
+/// The namespace of metadata in which Envoy's JWT filter tells what it has verified.
+const VERIFIED: &str = "envoy.filters.http.jwt_authn";
+
 /// The spec for the routes that carry the gateway's name in their label.
 pub(crate) fn spec(label: &str, envoy: &Envoy, limit: Duration) -> Value {
     let mut processor = json!({
@@ -25,11 +28,13 @@ pub(crate) fn spec(label: &str, envoy: &Envoy, limit: Duration) -> Value {
         "failOpen": false,
         "statusOnError": 503,
         "messageTimeout": duration::text_of(limit),
-        // Left out, Envoy would send nothing at all.
-        "processingMode": { "request": { "attributes": ["xds.route_name"] } },
+        // Left out, Envoy would send nothing at all. Where a conversation is followed the router asks for more.
+        "processingMode": { "request": { "attributes": ["xds.route_name"] }, "allowModeOverride": true },
+        // Who sends a request, as Envoy has verified it.
+        "metadata": { "accessibleNamespaces": [VERIFIED] },
     });
     if envoy.picking != Picking::Header {
-        processor["metadata"] = json!({ "writableNamespaces": [METADATA] });
+        processor["metadata"]["writableNamespaces"] = json!([METADATA]);
     }
     json!({
         "targetSelectors": [{

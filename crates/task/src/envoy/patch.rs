@@ -1,5 +1,5 @@
 //! EnvoyPatchPolicy: adds the cluster whose destination is the picked instance, told by metadata, and points our routes
-//! at it. It never changes with the Tasks. A route that is not pointed there yet leads to the placeholder: 503.
+//! at it; has Envoy tell of requests that last. It never changes with the Tasks. A route that is not pointed there yet leads to the placeholder: 503.
 
 use agentcube_api::TaskGateway;
 use agentcube_api::agentcube::gateway::ListenerProtocol;
@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::client::DESTINATION;
 use super::extension::METADATA;
+use super::telemetry;
+use crate::options::Envoy;
 
 /// Name of the cluster in Envoy.
 const CLUSTER: &str = "agentcube-destination";
@@ -15,7 +17,7 @@ const CLUSTER: &str = "agentcube-destination";
 pub(crate) const RULE: &str = "agentcube";
 
 /// The spec.
-pub(crate) fn spec(gateway: &TaskGateway) -> Value {
+pub(crate) fn spec(gateway: &TaskGateway, envoy: &Envoy) -> Value {
     let mut patches = vec![json!({
         "type": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
         "name": CLUSTER,
@@ -33,6 +35,22 @@ pub(crate) fn spec(gateway: &TaskGateway) -> Value {
             },
         })
     }));
+    if envoy.access_log {
+        patches.extend(listeners(gateway).into_iter().map(|name| {
+            let manager = "@.name=='envoy.filters.network.http_connection_manager'";
+            json!({
+                "type": "type.googleapis.com/envoy.config.listener.v3.Listener",
+                "name": name,
+                // Of requests that last, Envoy tells only if it is asked to, and Envoy Gateway does not let us ask.
+                "operation": {
+                    "op": "add",
+                    "jsonPath": format!("..filters[?({manager})].typed_config"),
+                    "path": "/access_log_options",
+                    "value": { "access_log_flush_interval": telemetry::EVERY },
+                },
+            })
+        }));
+    }
     json!({
         "type": "JSONPatch",
         "targetRef": {
@@ -55,6 +73,18 @@ fn cluster() -> Value {
             "max_connections": most, "max_pending_requests": most, "max_requests": most, "max_retries": most,
         }] },
     })
+}
+
+/// What Envoy Gateway calls Envoy's listeners: all that share a port are one, with the name of the first.
+fn listeners(gateway: &TaskGateway) -> Vec<String> {
+    let (namespace, name) = (gateway.namespace().unwrap_or_default(), gateway.name_any());
+    let mut ports = Vec::new();
+    let firsts = gateway.spec.listeners.iter().filter(|listener| {
+        let first = !ports.contains(&listener.port);
+        ports.push(listener.port);
+        first
+    });
+    firsts.map(|listener| format!("{namespace}/{name}/{}", listener.name)).collect()
 }
 
 /// What Envoy Gateway calls the routes of each listener. Plain listeners on one port share those of the first.

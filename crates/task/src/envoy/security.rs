@@ -1,7 +1,7 @@
 //! SecurityPolicy: what a TaskGateway says of authentication and CORS, in the words of Envoy Gateway.
 
-use agentcube_api::TaskGateway;
 use agentcube_api::agentcube::security::{BackendRef, CorsSpec, ExtAuthSpec, JwtProvider, JwtSpec};
+use agentcube_api::{TaskGateway, labels};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -55,7 +55,12 @@ fn ext_auth(auth: &ExtAuthSpec) -> Result<Value, String> {
     if let Some(http) = &auth.http {
         let mut service = json!({ "backendRefs": backends(&http.backend_ref)? });
         set(&mut service, "path", http.path.as_deref());
-        set_list(&mut service, "headersToBackend", &http.headers_to_backend);
+        // By the last of them the service says who sends a request, if it wants to.
+        let subject = labels::SUBJECT_HEADER;
+        let named = http.headers_to_backend.iter().any(|name| name.eq_ignore_ascii_case(subject));
+        let mut headers = http.headers_to_backend.clone();
+        headers.extend((!named).then(|| subject.to_owned()));
+        set_list(&mut service, "headersToBackend", &headers);
         result["http"] = service;
     }
     if let Some(grpc) = &auth.grpc {

@@ -99,7 +99,7 @@ fn who_is_asked_over_http() {
     let expected = json!({
         "http": {
             "backendRefs": [{ "group": "", "kind": "Service", "name": "auth", "port": 8000 }],
-            "path": "/check", "headersToBackend": ["X-User-ID"],
+            "path": "/check", "headersToBackend": ["X-User-ID", "x-agentcube-subject"],
         },
         "failOpen": true,
     });

@@ -92,6 +92,10 @@ impl Reconciler {
         if let (Some(caches), Some(policy)) = (caches, &wanted.security) {
             self.put(gateway, &caches.security, policy, look(plan.settled), &mut outcome.security).await;
         }
+        // The Gateway names it.
+        if let (Some(caches), Some(proxy)) = (caches, &wanted.proxy) {
+            self.put(gateway, &caches.proxies, proxy, look(plan.settled), &mut outcome.gateway).await;
+        }
         let (api_gateways, part) = (&self.caches.api_gateways, &mut outcome.gateway);
         match plan.withheld {
             Some(_) => {
@@ -153,6 +157,9 @@ impl Reconciler {
         }
         for policy in &stale.patch {
             gateway.extend(child::remove(&self.client, &caches.patch, &**policy).await.err());
+        }
+        for proxy in &stale.proxies {
+            gateway.extend(child::remove(&self.client, &caches.proxies, &**proxy).await.err());
         }
         for policy in &stale.security {
             outcome

@@ -23,8 +23,11 @@ pub(crate) fn grants(namespace: &str, envoy: &Envoy) -> Vec<ReferenceGrant> {
     let grant = |target: &str| {
         let names: BTreeSet<&str> =
             services.iter().filter(|one| one.namespace == target).map(|one| one.name.as_str()).collect();
-        let from =
-            [("gateway.networking.k8s.io", "HTTPRoute"), ("gateway.envoyproxy.io", "EnvoyExtensionPolicy")];
+        let from = [
+            ("gateway.networking.k8s.io", "HTTPRoute"),
+            ("gateway.envoyproxy.io", "EnvoyExtensionPolicy"),
+            ("gateway.envoyproxy.io", "EnvoyProxy"),
+        ];
         let from = from.map(|(group, kind)| ReferenceGrantFrom {
             group: group.into(),
             kind: kind.into(),

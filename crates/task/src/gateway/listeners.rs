@@ -6,7 +6,8 @@ use agentcube_api::TaskGateway;
 use agentcube_api::agentcube::gateway::{ListenerProtocol, ListenerSpec, TlsMode, TlsSpec};
 use agentcube_instance::revision::label_value;
 use gateway_api::gateways::{
-    Gateway, GatewayListeners, GatewayListenersAllowedRoutes, GatewayListenersAllowedRoutesKinds,
+    Gateway, GatewayInfrastructure, GatewayInfrastructureParametersRef, GatewayListeners,
+    GatewayListenersAllowedRoutes, GatewayListenersAllowedRoutesKinds,
     GatewayListenersAllowedRoutesNamespaces, GatewayListenersAllowedRoutesNamespacesFrom,
     GatewayListenersTls, GatewayListenersTlsCertificateRefs, GatewayListenersTlsMode, GatewaySpec,
 };
@@ -15,10 +16,20 @@ use kube::ResourceExt;
 use kube::core::ObjectMeta;
 
 use crate::child::{MANAGED_BY, MANAGED_BY_US};
+use crate::envoy::EnvoyProxy;
 
 /// The Gateway, of the same name.
-pub(crate) fn gateway(gateway: &TaskGateway, class: &str) -> Gateway {
+pub(crate) fn gateway(gateway: &TaskGateway, class: &str, proxy: Option<&EnvoyProxy>) -> Gateway {
+    let parameters = proxy.map(|proxy| GatewayInfrastructureParametersRef {
+        group: "gateway.envoyproxy.io".into(),
+        kind: "EnvoyProxy".into(),
+        name: proxy.name_any(),
+    });
     let spec = GatewaySpec {
+        infrastructure: parameters.map(|parameters| GatewayInfrastructure {
+            parameters_ref: Some(parameters),
+            ..GatewayInfrastructure::default()
+        }),
         gateway_class_name: class.into(),
         listeners: gateway.spec.listeners.iter().map(listener).collect(),
         ..GatewaySpec::default()

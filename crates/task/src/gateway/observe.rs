@@ -10,7 +10,8 @@ use kube::ResourceExt;
 
 use crate::caches::Caches;
 use crate::envoy::{
-    BackendTrafficPolicy, ClientTrafficPolicy, EnvoyExtensionPolicy, EnvoyPatchPolicy, SecurityPolicy,
+    BackendTrafficPolicy, ClientTrafficPolicy, EnvoyExtensionPolicy, EnvoyPatchPolicy, EnvoyProxy,
+    SecurityPolicy,
 };
 
 /// What is known of a TaskGateway.
@@ -33,6 +34,7 @@ pub(crate) struct Children {
     pub(crate) client: Vec<Arc<ClientTrafficPolicy>>,
     pub(crate) extension: Vec<Arc<EnvoyExtensionPolicy>>,
     pub(crate) patch: Vec<Arc<EnvoyPatchPolicy>>,
+    pub(crate) proxies: Vec<Arc<EnvoyProxy>>,
 }
 
 impl Children {
@@ -49,6 +51,7 @@ impl Children {
             client: owned(envoy.map(|envoy| &envoy.client), &uid),
             extension: owned(envoy.map(|envoy| &envoy.extension), &uid),
             patch: owned(envoy.map(|envoy| &envoy.patch), &uid),
+            proxies: owned(envoy.map(|envoy| &envoy.proxies), &uid),
         }
     }
 }

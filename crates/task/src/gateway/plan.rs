@@ -11,8 +11,9 @@ use super::listeners::{self, metadata};
 use super::observe::Observed;
 use crate::envoy::{
     BackendTrafficPolicy, BackendTrafficPolicySpec, ClientTrafficPolicy, ClientTrafficPolicySpec,
-    EnvoyExtensionPolicy, EnvoyExtensionPolicySpec, EnvoyPatchPolicy, EnvoyPatchPolicySpec, SecurityPolicy,
-    SecurityPolicySpec, client, extension, patch, security, traffic,
+    EnvoyExtensionPolicy, EnvoyExtensionPolicySpec, EnvoyPatchPolicy, EnvoyPatchPolicySpec, EnvoyProxy,
+    EnvoyProxySpec, SecurityPolicy, SecurityPolicySpec, client, extension, patch, security, telemetry,
+    traffic,
 };
 use crate::options::{Envoy, Implementation, Options, Picking};
 
@@ -44,6 +45,7 @@ pub(crate) struct Policies {
     pub(crate) client: Vec<ClientTrafficPolicy>,
     pub(crate) extension: Option<EnvoyExtensionPolicy>,
     pub(crate) patch: Option<EnvoyPatchPolicy>,
+    pub(crate) proxy: Option<EnvoyProxy>,
 }
 
 /// The policies that are to go.
@@ -54,6 +56,7 @@ pub(crate) struct Stale {
     pub(crate) client: Vec<Arc<ClientTrafficPolicy>>,
     pub(crate) extension: Vec<Arc<EnvoyExtensionPolicy>>,
     pub(crate) patch: Vec<Arc<EnvoyPatchPolicy>>,
+    pub(crate) proxies: Vec<Arc<EnvoyProxy>>,
 }
 
 /// Decides.
@@ -90,7 +93,7 @@ pub(crate) fn plan(observed: &Observed, options: &Options) -> Plan {
     let made = before.is_some_and(|before| !unmade.contains(&before.reason.as_str()));
     let unguarded = no_security.as_ref().or(unsupported.as_ref()).filter(|_| authenticates(gateway));
     Plan {
-        gateway: listeners::gateway(gateway, class),
+        gateway: listeners::gateway(gateway, class, policies.proxy.as_ref()),
         withheld: unguarded.map(|why| format!("{why}; until then nothing is served")),
         stale: stale(observed, &policies),
         policies,
@@ -123,7 +126,7 @@ fn shared(observed: &Observed, envoy: &Envoy) -> Policies {
     let limit = extension::limit(observed.longest_wait, set);
     let patch = (envoy.picking == Picking::PatchPolicy).then(|| EnvoyPatchPolicy {
         metadata: metadata(gateway, name.clone()),
-        spec: EnvoyPatchPolicySpec(patch::spec(gateway)),
+        spec: EnvoyPatchPolicySpec(patch::spec(gateway, envoy)),
         status: None,
     });
     Policies {
@@ -134,6 +137,11 @@ fn shared(observed: &Observed, envoy: &Envoy) -> Policies {
             status: None,
         }),
         patch,
+        proxy: envoy.access_log.then(|| EnvoyProxy {
+            metadata: metadata(gateway, name),
+            spec: EnvoyProxySpec(telemetry::spec(envoy)),
+            status: None,
+        }),
         ..Policies::default()
     }
 }
@@ -163,5 +171,6 @@ fn stale(observed: &Observed, wanted: &Policies) -> Stale {
         client: others(&have.client, &wanted.client),
         extension: others(&have.extension, &wanted.extension),
         patch: others(&have.patch, &wanted.patch),
+        proxies: others(&have.proxies, &wanted.proxy),
     }
 }

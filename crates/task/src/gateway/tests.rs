@@ -50,6 +50,7 @@ fn options(picking: Picking) -> Options {
             placeholder: service("deny"),
             picking,
             rate_limits: RateLimits::Service,
+            access_log: true,
         }),
         ..Options::default()
     }
@@ -71,6 +72,7 @@ fn which_policies_there_are() {
             plan.policies.client.iter().map(|policy| format!("client {}", policy.name_any())).collect();
         names.extend(plan.policies.extension.iter().map(|_| "extension".into()));
         names.extend(plan.policies.patch.iter().map(|_| "patch".into()));
+        names.extend(plan.policies.proxy.iter().map(|_| "proxy".into()));
         names.extend(plan.policies.security.iter().map(|_| "security".into()));
         names.extend(plan.policies.traffic.iter().map(|_| "traffic".into()));
         names.join(", ")
@@ -85,14 +87,14 @@ fn which_policies_there_are() {
         gateway["spec"]["rateLimiting"] = json!({});
     };
     let cases: [(Picking, Change, &str); 5] = [
-        (Picking::PatchPolicy, |_| (), "client front, client front.https, extension, patch"),
-        (Picking::Header, |_| (), "client front, client front.https, extension"),
+        (Picking::PatchPolicy, |_| (), "client front, client front.https, extension, patch, proxy"),
+        (Picking::Header, |_| (), "client front, client front.https, extension, proxy"),
         (
             Picking::ExtensionServer,
             everything,
-            "client front, client front.https, extension, security, traffic",
+            "client front, client front.https, extension, proxy, security, traffic",
         ),
-        (Picking::ExtensionServer, empty, "client front, client front.https, extension"),
+        (Picking::ExtensionServer, empty, "client front, client front.https, extension, proxy"),
         (Picking::PatchPolicy, built_in, ""),
     ];
     for (picking, change, expected) in cases {
@@ -108,6 +110,7 @@ fn planning_on_what_was_applied_wants_nothing_to_go() {
     observed.children.client = first.policies.client.iter().cloned().map(Arc::new).collect();
     observed.children.extension = first.policies.extension.iter().cloned().map(Arc::new).collect();
     observed.children.patch = first.policies.patch.iter().cloned().map(Arc::new).collect();
+    observed.children.proxies = first.policies.proxy.iter().cloned().map(Arc::new).collect();
     let again = plan(&observed, &options);
     assert_eq!(again, first);
     assert_eq!(again.stale, Default::default());
@@ -133,7 +136,10 @@ fn headers_that_only_a_gateway_may_set_are_stripped() {
     );
     for policy in &plan.policies.client {
         let removed = &policy.spec.0["headers"]["earlyRequestHeaders"]["remove"];
-        assert_eq!(*removed, json!(["x-gateway-destination-endpoint", "x-reserved-token", "x-user-id"]));
+        assert_eq!(
+            *removed,
+            json!(["x-agentcube-subject", "x-gateway-destination-endpoint", "x-reserved-token", "x-user-id"])
+        );
     }
 }
 
@@ -141,12 +147,34 @@ fn headers_that_only_a_gateway_may_set_are_stripped() {
 fn the_patch_names_the_routes_of_each_filter_chain_once() {
     let plan = plan(&observed(gateway(|_| ())), &options(Picking::PatchPolicy));
     let patch = plan.policies.patch.unwrap().spec.0;
-    let names: Vec<&str> = patch["jsonPatches"].as_array().unwrap()[1..]
-        .iter()
-        .map(|patch| patch["name"].as_str().unwrap())
-        .collect();
+    let of = |type_: &str| -> Vec<&str> {
+        let patches = patch["jsonPatches"].as_array().unwrap().iter();
+        let patches = patches.filter(|patch| patch["type"].as_str().unwrap().ends_with(type_));
+        patches.map(|patch| patch["name"].as_str().unwrap()).collect()
+    };
     // Plain listeners on one port are one filter chain.
-    assert_eq!(names, ["prod/front/http", "prod/front/https"]);
+    assert_eq!(of("RouteConfiguration"), ["prod/front/http", "prod/front/https"]);
+    assert_eq!(of("Listener"), ["prod/front/http", "prod/front/https"]);
+}
+
+#[test]
+fn envoy_tells_the_routers_of_the_end_of_requests() {
+    let gateway = || gateway(|_| ());
+    let named = |plan: &Plan| {
+        let infrastructure = plan.gateway.spec.infrastructure.as_ref()?;
+        Some(infrastructure.parameters_ref.as_ref()?.name.clone())
+    };
+    let mut options = options(Picking::PatchPolicy);
+    let told = plan(&observed(gateway()), &options);
+    let proxy = told.policies.proxy.as_ref().unwrap();
+    assert_eq!(named(&told), Some(proxy.name_any()));
+    let sink = &proxy.spec.0["telemetry"]["accessLog"]["settings"][0]["sinks"][0];
+    assert_eq!((&sink["type"], &sink["als"]["type"]), (&json!("ALS"), &json!("HTTP")));
+    assert_eq!(sink["als"]["backendRefs"][0]["name"], "router");
+    options.envoy.as_mut().unwrap().access_log = false;
+    let untold = plan(&observed(gateway()), &options);
+    assert_eq!((untold.policies.proxy.as_ref(), named(&untold)), (None, None));
+    assert!(!untold.policies.patch.unwrap().spec.0.to_string().contains("access_log_options"));
 }
 
 #[test]

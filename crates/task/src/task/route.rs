@@ -7,10 +7,10 @@ use agentcube_api::{Task, labels};
 use agentcube_instance::revision;
 use gateway_api::httproutes::{
     HttpRoute, HttpRouteParentRefs, HttpRouteRules, HttpRouteRulesBackendRefs, HttpRouteRulesFilters,
-    HttpRouteRulesFiltersType, HttpRouteRulesFiltersUrlRewrite, HttpRouteRulesFiltersUrlRewritePath,
-    HttpRouteRulesFiltersUrlRewritePathType, HttpRouteRulesMatches, HttpRouteRulesMatchesHeaders,
-    HttpRouteRulesMatchesHeadersType, HttpRouteRulesMatchesPath, HttpRouteRulesMatchesPathType,
-    HttpRouteRulesTimeouts, HttpRouteSpec,
+    HttpRouteRulesFiltersResponseHeaderModifier, HttpRouteRulesFiltersType, HttpRouteRulesFiltersUrlRewrite,
+    HttpRouteRulesFiltersUrlRewritePath, HttpRouteRulesFiltersUrlRewritePathType, HttpRouteRulesMatches,
+    HttpRouteRulesMatchesHeaders, HttpRouteRulesMatchesHeadersType, HttpRouteRulesMatchesPath,
+    HttpRouteRulesMatchesPathType, HttpRouteRulesTimeouts, HttpRouteSpec,
 };
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -67,6 +67,7 @@ fn rules(task: &Task, destination: &Destination<'_>) -> Vec<HttpRouteRules> {
         rules.push(rule(task, "all", None, &endless));
     }
     let Destination::Envoy { envoy, .. } = destination else { return rules };
+    rules.iter_mut().for_each(|rule| rule.filters.get_or_insert_default().push(hide_token()));
     let placeholder = backend_ref(&envoy.placeholder);
     if envoy.picking != Picking::Header {
         rules.iter_mut().for_each(|rule| rule.backend_refs = Some(vec![placeholder.clone()]));
@@ -151,6 +152,18 @@ fn strip_prefix(task: &Task) -> Option<Vec<HttpRouteRulesFilters>> {
         url_rewrite: Some(HttpRouteRulesFiltersUrlRewrite { hostname: None, path: Some(path) }),
         ..HttpRouteRulesFilters::default()
     }])
+}
+
+/// Envoy asks nobody about most answers, and what a client hears of a token it could show to other instances.
+fn hide_token() -> HttpRouteRulesFilters {
+    HttpRouteRulesFilters {
+        r#type: HttpRouteRulesFiltersType::ResponseHeaderModifier,
+        response_header_modifier: Some(HttpRouteRulesFiltersResponseHeaderModifier {
+            remove: Some(vec![labels::RESERVED_TOKEN_HEADER.into()]),
+            ..HttpRouteRulesFiltersResponseHeaderModifier::default()
+        }),
+        ..HttpRouteRulesFilters::default()
+    }
 }
 
 fn backend_ref(service: &ServicePort) -> HttpRouteRulesBackendRefs {

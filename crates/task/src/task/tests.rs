@@ -68,6 +68,7 @@ fn envoy(picking: Picking) -> Options {
             placeholder: service("deny"),
             picking,
             rate_limits: RateLimits::Service,
+            access_log: true,
         }),
         ..Options::default()
     }
@@ -189,7 +190,7 @@ fn rules(route: &HttpRoute) -> Vec<String> {
                 "{} {}{headers:?} strip={} {} -> {}",
                 rule["name"].as_str().unwrap(),
                 matches["path"]["value"].as_str().unwrap(),
-                rule["filters"].is_array(),
+                rule["filters"][0]["type"] == "URLRewrite",
                 rule["timeouts"]["request"].as_str().unwrap(),
                 rule["backendRefs"][0]["name"].as_str().unwrap_or("nothing"),
             )
@@ -230,6 +231,12 @@ fn the_rules_of_a_route() {
     for (options, change, expected) in cases {
         let serve = serve(&observed(task(change)), &options);
         assert_eq!(rules(&serve.route), expected, "{options:?}");
+        let route = serde_json::to_value(&serve.route).unwrap();
+        for rule in route["spec"]["rules"].as_array().unwrap() {
+            // What Envoy passes on without asking must not show a token.
+            let removed = &rule["filters"][1]["responseHeaderModifier"]["remove"];
+            assert_eq!(*removed == json!(["x-reserved-token"]), options.envoy.is_some(), "{rule}");
+        }
         assert_eq!(
             serve.service.is_some(),
             options.envoy.is_some_and(|envoy| envoy.picking == Picking::Header)

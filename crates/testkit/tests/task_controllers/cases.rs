@@ -56,6 +56,7 @@ fn options(picking: Picking) -> Options {
             placeholder: service("agentcube-router", 9003),
             picking,
             rate_limits: RateLimits::Service,
+            access_log: true,
         }),
         // What heals has to heal by being told.
         missing_every: Duration::from_secs(3600),

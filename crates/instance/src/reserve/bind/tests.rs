@@ -404,7 +404,7 @@ proptest! {
 
 #[test]
 fn who_wants_no_new_session_gets_none() {
-    let (of, intact) = (|lease: &str| Some(lease.into()), |lease| Which::Intact { lease });
+    let (of, intact) = (|lease: &str| Some(lease.into()), |lease| Which::Intact { lease, binding: None });
     let existing = |lease| Which::Existing { lease };
     let replaced = Step::Claim { lost: true };
     let waiting = Session { holder: None, ..session() };
@@ -418,6 +418,18 @@ fn who_wants_no_new_session_gets_none() {
         (existing(None), Some(waiting.clone()), &Step::TakeOver, false),
         (intact(None), Some(waiting), &Step::TakeOver, true),
         (intact(of("l1")), Some(session()), &Step::Serve, false),
+        (
+            Which::Intact { lease: None, binding: Some(session().binding) },
+            Some(session()),
+            &Step::Serve,
+            false,
+        ),
+        (
+            Which::Intact { lease: None, binding: Some(session().binding - 1) },
+            Some(session()),
+            &Step::Serve,
+            true,
+        ),
         (intact(None), Some(session()), &Step::ReadHolder, false),
         (intact(None), Some(session()), &replaced, true),
         (intact(None), Some(session()), &Step::DeleteInstance, true),

@@ -87,7 +87,7 @@ impl Memory {
     }
 
     fn lookup(&self) -> Option<Hit> {
-        self.index.lookup(&task(), &self.id(), INTERVAL, &self.clock)
+        self.index.lookup(&task(), &self.id(), None, INTERVAL, &self.clock)
     }
 
     fn version(&self) -> Option<u64> {
@@ -126,6 +126,21 @@ fn a_hit_needs_a_whole_bond_that_is_not_about_to_end() {
     assert!(memory.lookup().is_none(), "a binding is at work");
     memory.index.end_binding(&memory.id());
     assert!(memory.lookup().is_some());
+}
+
+#[test]
+fn who_asks_for_an_instance_that_the_session_does_not_have_touches_nothing() {
+    let (memory, own) = (Memory::bound(), instance(6).id);
+    let other = InstanceId { name: own.name.clone(), uid: "another".into() };
+    let lookup =
+        |only: &InstanceId| memory.index.lookup(&task(), &memory.id(), Some(only), INTERVAL, &memory.clock);
+    let in_flight = || {
+        let usage = memory.index.session(&memory.id()).and_then(|entry| entry.usage);
+        usage.is_some_and(|usage| usage.is_in_flight())
+    };
+    assert!(lookup(&other).is_none() && !in_flight());
+    assert!(lookup(&own).is_some() && in_flight());
+    assert!(lookup(&other).is_none());
 }
 
 #[test]
