@@ -1,5 +1,6 @@
 //! The `agentcube` binary: parses, wires, runs. The environment is read here and nowhere else.
 
+mod access_log;
 mod apiserver;
 mod apply;
 mod bundle;
@@ -17,6 +18,7 @@ mod image;
 mod invoke;
 mod logs;
 mod manifest;
+mod memory;
 mod output;
 mod paths;
 mod pods;

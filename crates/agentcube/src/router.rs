@@ -12,6 +12,9 @@ use agentcube_extproc::{Front, Options, Tls};
 use agentcube_instance::reserve::{self, Reserver};
 use agentcube_instance::timing::Timing;
 use agentcube_instance::token;
+use agentcube_operator::metrics::Registry;
+use agentcube_router::observe::admin::{self, Admin, Secret};
+use agentcube_router::observe::{self, Hiding};
 use anyhow::Context;
 use clap::Args;
 use kube::{Client, Config};
@@ -21,15 +24,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::Connection;
 use crate::environment::Environment;
-use crate::exit::Outcome;
+use crate::exit::{Outcome, Usage};
+use crate::{access_log, memory};
 
 #[derive(Args)]
 #[command(after_help = "Examples:
   agentcube router                          # in a Pod, or beside the running `agentcube up`
   agentcube router --kubeconfig ./kubeconfig --listen 127.0.0.1:9002
   agentcube router --listen 0.0.0.0:9002 --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt
+  agentcube router --admin-listen 0.0.0.0:9003 --admin-token-file token --access-log -
 
-Envoy asks it by ext_proc, and tells it by its access log when requests have ended: docs/envoy.md.")]
+Envoy asks it by ext_proc, and tells it by its access log when requests have ended: docs/envoy.md. What can be seen of it:
+docs/observability.md.")]
 pub(crate) struct Arguments {
     /// Where to listen for Envoys
     #[arg(long, default_value = "127.0.0.1:9002")]
@@ -55,6 +61,14 @@ pub(crate) struct Arguments {
     /// How long to listen for the end of requests when told to stop
     #[arg(long, value_name = "DURATION", default_value = "20s")]
     drain: GoDuration,
+    #[command(flatten)]
+    access_log: access_log::Arguments,
+    /// Show operators /metrics and /debug/sessions here; anywhere but on loopback only with a token
+    #[arg(long, value_name = "ADDRESS")]
+    admin_listen: Option<SocketAddr>,
+    /// The token that opens /debug/sessions, and on other addresses than loopback /metrics
+    #[arg(long, value_name = "FILE", requires = "admin_listen")]
+    admin_token_file: Option<PathBuf>,
     /// The kubeconfig [default: that of the Pod, $KUBECONFIG, the running `agentcube up`, ~/.kube/config]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     kubeconfig: Option<PathBuf>,
@@ -67,6 +81,39 @@ impl Arguments {
     fn tls(&self) -> Option<Tls> {
         let (certificate, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
         Some(Tls { certificate, key, client_authorities: self.client_ca.clone() })
+    }
+
+    /// Where to show what to whom, if anywhere.
+    async fn admin(&self) -> anyhow::Result<Option<(TcpListener, Option<Secret>)>> {
+        let Some(address) = self.admin_listen else { return Ok(None) };
+        let token = match &self.admin_token_file {
+            None if !admin::is_local(&address) => {
+                let message =
+                    format!("--admin-listen {address}: others can reach it, so give --admin-token-file");
+                return Err(Usage(message).into());
+            }
+            None => None,
+            Some(path) => {
+                let read = std::fs::read_to_string(path);
+                let text = read.with_context(|| format!("cannot read {}", path.display()))?;
+                let short = || format!("{} has to hold a token of 16 characters or more", path.display());
+                Some(Secret::new(&text).with_context(short)?)
+            }
+        };
+        let listener = TcpListener::bind(address).await;
+        Ok(Some((listener.with_context(|| format!("cannot listen on {address}"))?, token)))
+    }
+
+    /// Gives requests their instances, and hides their sessions from whoever looks.
+    async fn reserver(&self, client: Client, metrics: &Registry) -> anyhow::Result<(Reserver, Hiding)> {
+        let namespace = self.namespace.clone();
+        let keys = token::ensure_master_keys(client.clone(), &namespace).await;
+        let keys = keys.with_context(|| format!("the keys for tokens, in namespace {namespace}"))?;
+        let machine = || rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+        let name = self.name.clone().unwrap_or_else(machine);
+        let hiding = Hiding::new(keys.hiding_key());
+        let options = reserve::Options { name, namespace, keys, timing: Timing::default() };
+        Ok((Reserver::counted(client, options, metrics), hiding))
     }
 
     async fn client(&self, environment: &Environment) -> anyhow::Result<Client> {
@@ -85,41 +132,51 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     if let Some(tls) = arguments.tls() {
         tls.check().context("--tls-cert, --tls-key or --client-ca")?;
     }
+    let admin = arguments.admin().await?;
     let shutdown = shutdown()?;
     let client = arguments.client(environment).await?;
-    let namespace = arguments.namespace.clone();
-    let keys = token::ensure_master_keys(client.clone(), &namespace).await;
-    let keys = keys.with_context(|| format!("the keys for tokens, in namespace {namespace}"))?;
-    let name = arguments
-        .name
-        .clone()
-        .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().to_lowercase());
-    let options = reserve::Options { name, namespace, keys, timing: Timing::default() };
-    let reserver = Reserver::new(client.clone(), options);
+    let (metrics, stop) = (Registry::new(), CancellationToken::new());
+    let (reserver, hiding) = arguments.reserver(client.clone(), &metrics).await?;
+    let access_log = arguments.access_log.open(&hiding, &metrics)?;
     let limits = Options {
         lease: positive(arguments.lease),
         drain: positive(arguments.drain),
         tls: arguments.tls(),
+        metrics: metrics.clone(),
+        access_log: access_log.clone(),
         ..Options::default()
     };
     let front = Front::new(client, Arc::new(reserver.clone()), limits);
-    let stop = CancellationToken::new();
     let reserving = tokio::spawn(reserver.clone().run(stop.clone()));
+    tokio::spawn(memory::give_back());
+    if let Some((listener, token)) = admin {
+        say(&format!("admin at {}", listener.local_addr()?));
+        let known = reserver.clone();
+        let sessions: admin::Sessions = Arc::new(move |query| observe::sessions(&known, &hiding, query));
+        tokio::spawn(Admin { metrics, sessions, token }.serve(listener, stop.clone()));
+    }
     tokio::select! {
         () = reserver.ready() => {}
         () = shutdown.cancelled() => {}
     }
     let listener = TcpListener::bind(arguments.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", arguments.listen))?;
-    println!("ready at {}", listener.local_addr()?);
-    // A closed pipe on standard output is no reason to stop serving.
-    let _closed = std::io::stdout().flush();
+    say(&format!("ready at {}", listener.local_addr()?));
     let holds = front.run(listener, shutdown).await;
     // Held until the reserver has stopped: others have to know that requests may still be on their way.
     stop.cancel();
     reserving.await.context("the router did not end well")?;
     drop(holds?);
+    if let Some(log) = access_log {
+        tokio::task::spawn_blocking(move || log.finish()).await.context("the access log did not end well")?;
+    }
     Ok(Outcome::Done)
+}
+
+/// Tells where it listens. A closed standard output is no reason to stop serving.
+fn say(line: &str) {
+    let mut output = std::io::stdout();
+    let _closed = writeln!(output, "{line}").and_then(|()| output.flush());
 }
 
 fn positive(duration: GoDuration) -> Duration {

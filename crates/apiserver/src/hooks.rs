@@ -87,6 +87,10 @@ pub trait Connect: Send + Sync {
 /// What was counted, in Prometheus' text format.
 pub type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 
+/// What somebody who looks for a mistake wants to see: a page below `/debug/`, by its name and its query. Nothing if there
+/// is no such page; what is wrong with the query otherwise.
+pub type Debug = Arc<dyn Fn(&str, Option<&str>) -> Option<Result<Value, String>> + Send + Sync>;
+
 /// What has been filled in; empty until there is somebody to do it.
 #[derive(Clone, Default)]
 pub struct Hooks {
@@ -94,4 +98,5 @@ pub struct Hooks {
     pub exec: Option<Arc<dyn Exec>>,
     pub connect: Option<Arc<dyn Connect>>,
     pub metrics: Option<Metrics>,
+    pub debug: Option<Debug>,
 }

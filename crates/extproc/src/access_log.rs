@@ -14,6 +14,7 @@ use envoy_types::pb::envoy::service::accesslog::v3::{
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::message::{self, PICK, SESSION, TASK};
+use crate::seen;
 use crate::server::Shared;
 
 /// What an entry says of a request that a router picked an instance for.
@@ -87,8 +88,11 @@ impl AccessLogService for AccessLog {
                 }
             };
             if let Some(LogEntries::HttpLogs(entries)) = message.log_entries {
-                for entry in entries.log_entry.iter().filter_map(Entry::read) {
-                    self.0.hear(&entry);
+                for entry in &entries.log_entry {
+                    if let Some(entry) = Entry::read(entry) {
+                        self.0.hear(&entry);
+                    }
+                    seen::ended(&self.0.observer, &self.0.table, entry);
                 }
             }
         }

@@ -24,6 +24,8 @@ pub const PICK: &str = "agentcube-pick";
 /// For whom it was, so that another router can take the request over.
 pub const TASK: &str = "agentcube-task";
 pub const SESSION: &str = "agentcube-session";
+/// What whoever hears of the end is to know of the decision.
+pub const SEEN: &str = "agentcube-seen";
 
 /// The most headers that a request may have.
 const MOST_HEADERS: usize = 512;
@@ -32,7 +34,7 @@ const LONGEST_REQUEST_ID: usize = 128;
 const ROUTE_NAME: &str = "xds.route_name";
 const REQUEST_ID: &str = "x-request-id";
 /// What Envoy says of our answers in its own logs begins so; by that its configuration knows them from its own.
-const DETAILS: &str = "agentcube_";
+pub(crate) const DETAILS: &str = "agentcube_";
 
 /// The head of a request.
 #[derive(Debug)]
@@ -93,8 +95,18 @@ pub fn request_id(message: &HttpHeaders) -> HeaderValue {
 
 /// The Task that a request is for, as the control plane named its route; never from what a client sent.
 pub fn task(attributes: &HashMap<String, Struct>) -> Option<(&str, &str)> {
-    let named = attributes.values().find_map(|given| given.fields.get(ROUTE_NAME))?;
-    route_task(string(named)?)
+    route_task(route_name(attributes)?)
+}
+
+pub(crate) fn route_name(attributes: &HashMap<String, Struct>) -> Option<&str> {
+    string(attributes.values().find_map(|given| given.fields.get(ROUTE_NAME))?)
+}
+
+/// A header of a request; nothing if it has several of that name.
+pub(crate) fn field<'a>(message: &'a HttpHeaders, name: &str) -> Option<&'a [u8]> {
+    let mut fields = message.headers.iter().flat_map(|map| &map.headers).filter(|field| field.key == name);
+    let first = fields.next();
+    first.filter(|_| fields.next().is_none()).map(bytes)
 }
 
 /// The namespace and the name in `httproute/<namespace>/<name>/rule/…`.
@@ -187,6 +199,14 @@ pub fn passed(request: &Request) -> ProcessingResponse {
         Request::ResponseTrailers(_) => Response::ResponseTrailers(TrailersResponse::default()),
     };
     ProcessingResponse { response: Some(response), ..ProcessingResponse::default() }
+}
+
+/// Has this come back with the end of the request.
+pub(crate) fn see(response: &mut ProcessingResponse, seen: String) {
+    let fields = response.dynamic_metadata.as_mut().and_then(|metadata| metadata.fields.get_mut(METADATA));
+    if let Some(Value { kind: Some(Kind::StructValue(of_balancer)) }) = fields {
+        of_balancer.fields.insert(SEEN.to_owned(), text(seen));
+    }
 }
 
 /// What the metadata of an access log entry says of a pick.

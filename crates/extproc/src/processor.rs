@@ -5,13 +5,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_instance::provider::{self, Reserved};
+use agentcube_instance::provider;
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessor;
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::exchange::{Exchange, Step};
+use crate::message;
+use crate::seen::Asked;
 use crate::server::Shared;
 
 /// How long a stream may take to say what it is about.
@@ -33,6 +35,7 @@ impl ExternalProcessor for Processor {
             shared: self.0.clone(),
             messages: request.into_inner(),
             exchange: Exchange::default(),
+            asked: Asked::default(),
             over: false,
             begun: false,
         };
@@ -51,6 +54,7 @@ struct Live {
     shared: Arc<Shared>,
     messages: Streaming<ProcessingRequest>,
     exchange: Exchange,
+    asked: Asked,
     begun: bool,
     over: bool,
 }
@@ -67,10 +71,14 @@ impl Live {
                 Ok(None) => return None,
                 Err(status) => return Some(Err(status)),
             };
+            self.asked.take(&message, self.shared.observer.logs());
             let step = self.exchange.take(&self.shared.table.read(), &self.shared.tenant, message);
             match step {
                 Step::Wait => {}
-                Step::Send(response) => return Some(Ok(*response)),
+                Step::Send(response) => {
+                    self.asked.answered(&self.shared.observer, &self.shared.table, &response);
+                    return Some(Ok(*response));
+                }
                 Step::Break(why) => {
                     tracing::warn!(why, "Envoy does not keep to the protocol: look at its configuration");
                     return Some(Err(Status::failed_precondition(why)));
@@ -98,6 +106,8 @@ impl Live {
 
     async fn reserve(&mut self, wanted: provider::Request) -> Option<Result<ProcessingResponse, Status>> {
         let provider = self.shared.provider.clone();
+        let task = wanted.task.clone();
+        self.asked.reserves();
         let outcome = tokio::select! {
             // A session that has its instance is found at once, and nothing is read for it.
             biased;
@@ -109,11 +119,13 @@ impl Live {
             () = self.shared.cut.cancelled() => return Some(Err(Status::unavailable("the router stops"))),
         };
         let pick = self.shared.pick();
-        let settled = self.exchange.reserved(outcome, &pick)?;
-        if let Some(Reserved { instance, in_use, .. }) = settled.picked {
-            tracing::debug!(%pick, instance = %instance.name, "picked");
-            self.shared.begin(pick, in_use);
+        let mut settled = self.exchange.reserved(outcome, &pick)?;
+        if let Some(reserved) = settled.picked {
+            tracing::debug!(%pick, instance = %reserved.instance.name, "picked");
+            message::see(&mut settled.response, self.asked.picked(&reserved));
+            self.shared.begin(pick, &task, reserved.in_use);
         }
+        self.asked.answered(&self.shared.observer, &self.shared.table, &settled.response);
         if let Some(refusal) = settled.refusal {
             tracing::debug!(code = refusal.code, detail = refusal.detail, "refused");
         }

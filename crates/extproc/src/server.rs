@@ -10,6 +10,8 @@ use agentcube_instance::provider::{InstanceProvider, Reserved};
 use agentcube_instance::reserve::{InUse, Reserver};
 use agentcube_instance::{SessionKey, TaskId};
 use agentcube_operator::cache::Cache;
+use agentcube_operator::metrics::{Counter, Registry};
+use agentcube_router::observe::{AccessLog as Lines, InFlight, Observer};
 use agentcube_router::route::Table;
 use envoy_types::pb::envoy::service::accesslog::v3::access_log_service_server::{
     AccessLogServiceServer, SERVICE_NAME as ACCESS_LOG,
@@ -65,6 +67,10 @@ pub struct Options {
     /// How many connections of Envoys there may be.
     pub connections: usize,
     pub tls: Option<Tls>,
+    /// Where requests are counted.
+    pub metrics: Registry,
+    /// Where there is a line for each.
+    pub access_log: Option<Lines>,
 }
 
 impl Default for Options {
@@ -77,6 +83,8 @@ impl Default for Options {
             drain: Duration::from_secs(20),
             connections: 1024,
             tls: None,
+            metrics: Registry::new(),
+            access_log: None,
         }
     }
 }
@@ -100,14 +108,22 @@ impl Sessions for Reserver {
     }
 }
 
+/// What a request on its way holds.
+struct Hold {
+    _in_use: InUse,
+    _in_flight: Option<InFlight>,
+}
+
 /// What the services share.
 pub(crate) struct Shared {
     pub(crate) table: RwLock<Table>,
     pub(crate) provider: Arc<dyn Sessions>,
     pub(crate) tenant: HeaderName,
+    pub(crate) observer: Arc<Observer>,
+    unheard: Counter,
     /// Ends what would go on for ever.
     pub(crate) cut: CancellationToken,
-    ledger: Mutex<Ledger<InUse>>,
+    ledger: Mutex<Ledger<Hold>>,
     begun: Notify,
     start: Instant,
     /// Tells the picks of this process from those of others.
@@ -118,8 +134,13 @@ pub(crate) struct Shared {
 impl Shared {
     fn new(provider: Arc<dyn Sessions>, options: &Options) -> Shared {
         use std::hash::{BuildHasher, RandomState};
+        let observer = Observer::new("envoy", &options.metrics, options.access_log.clone());
+        let help = "Requests that were let go of because nothing was heard of them for too long";
+        let unheard = options.metrics.counter("agentcube_requests_unheard_total", help, &[]).with(&[]);
         Shared {
-            table: RwLock::default(),
+            table: RwLock::new(Table::counted(observer.counts().clone())),
+            observer,
+            unheard,
             provider,
             tenant: options.tenant_header.clone(),
             cut: CancellationToken::new(),
@@ -137,11 +158,13 @@ impl Shared {
     }
 
     /// A request goes to its instance.
-    pub(crate) fn begin(&self, pick: Pick, in_use: InUse) {
+    pub(crate) fn begin(&self, pick: Pick, task: &TaskId, in_use: InUse) {
+        let counts = self.table.read().route_of(task).and_then(|route| route.counts.clone());
+        let hold = Hold { _in_use: in_use, _in_flight: counts.map(|counts| counts.begin()) };
         let (first, dropped) = {
             let mut ledger = self.ledger.lock();
             let first = ledger.is_empty();
-            (first, ledger.begin(pick, in_use, self.start.elapsed()))
+            (first, ledger.begin(pick, hold, self.start.elapsed()))
         };
         if dropped.is_some() {
             tracing::warn!("there are as many requests on their way as can be held: the oldest is let go of");
@@ -158,20 +181,21 @@ impl Shared {
             return drop(ended);
         }
         if !self.ledger.lock().heard(entry.pick, self.start.elapsed())
-            && let Some(in_use) = self.take_over(entry)
+            && let Some((task, in_use)) = self.take_over(entry)
         {
             tracing::debug!(pick = entry.pick, "taken over");
-            self.begin(entry.pick.into(), in_use);
+            self.begin(entry.pick.into(), &task, in_use);
         }
     }
 
     /// A hold for a request that another router picked, or this one before it was restarted, or lost sight of.
-    fn take_over(&self, entry: &Entry<'_>) -> Option<InUse> {
+    fn take_over(&self, entry: &Entry<'_>) -> Option<(TaskId, InUse)> {
         let session = entry.session.as_ref()?;
         let task = self.table.read().task(session.namespace, session.task)?.task.clone();
         let reserved = self.provider.lookup(&task, &session.key)?;
         // It may be bound to another instance by now; this one is then nobody's.
-        (std::net::SocketAddr::from(reserved.endpoint) == session.endpoint).then_some(reserved.in_use)
+        let same = std::net::SocketAddr::from(reserved.endpoint) == session.endpoint;
+        same.then_some((task, reserved.in_use))
     }
 
     /// Lets go of what was not heard of for too long.
@@ -185,6 +209,7 @@ impl Shared {
                     let over = self.ledger.lock().run_out(self.start.elapsed());
                     if !over.is_empty() {
                         let count = over.len();
+                        self.unheard.add(count as u64);
                         tracing::info!(count, "requests were not heard of for too long, and are let go of");
                     }
                 }

@@ -149,6 +149,18 @@ pub enum Path {
     Rebound,
 }
 
+impl Path {
+    /// As metrics and logs name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Path::Reused => "reused",
+            Path::Bound => "bound",
+            Path::Waited => "waited",
+            Path::Rebound => "rebound",
+        }
+    }
+}
+
 /// An instance that a request may use until this is dropped. While any is alive the session is not idle.
 #[derive(Debug)]
 pub struct Reserved {

@@ -15,6 +15,7 @@ mod flush;
 mod heartbeat;
 mod index;
 mod intern;
+pub mod known;
 mod naming;
 mod objections;
 mod oneshot;
@@ -178,7 +179,14 @@ impl Reserver {
             stopping: CancellationToken::new(),
             me,
         };
-        Reserver { shared: Arc::new(shared) }
+        let shared = Arc::new(shared);
+        let counting = Arc::downgrade(&shared);
+        metrics.read_before(move || {
+            if let Some(shared) = counting.upgrade() {
+                shared.count_sessions();
+            }
+        });
+        Reserver { shared }
     }
 
     /// Takes part until the shutdown; then stops serving, and says so last of all. To be run once.

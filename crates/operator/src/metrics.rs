@@ -2,6 +2,7 @@
 //! there is none for the whole process. Counting never fails and never blocks on anything slow: a mistake in a name is
 //! logged once, where it is made, and what was counted there is not shown.
 
+mod subject;
 mod text;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+
+pub use subject::Subject;
 
 /// Buckets for what takes from a millisecond to a minute, in seconds.
 pub const SECONDS: &[f64] =
@@ -26,6 +29,17 @@ const THE_REST: &str = "_rest";
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     families: Arc<Mutex<BTreeMap<String, Described>>>,
+    readings: Arc<Mutex<Vec<Reading>>>,
+}
+
+/// Sets what is not kept current but looked up when somebody asks.
+#[derive(Clone)]
+struct Reading(Arc<dyn Fn() + Send + Sync>);
+
+impl Debug for Reading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reading")
+    }
 }
 
 #[derive(Debug)]
@@ -116,8 +130,18 @@ impl Registry {
         }
     }
 
+    /// Has this called before each [`Registry::encode`]: for gauges of what is counted only when somebody looks.
+    pub fn read_before(&self, reading: impl Fn() + Send + Sync + 'static) {
+        self.readings.lock().push(Reading(Arc::new(reading)));
+    }
+
     /// Everything, in Prometheus' text format, in the order of names and labels.
     pub fn encode(&self) -> String {
+        // Not under the lock: whoever reads may ask for families.
+        let readings = self.readings.lock().clone();
+        for Reading(read) in readings {
+            read();
+        }
         let mut text = String::new();
         for (name, family) in &*self.families.lock() {
             family.encode(name, &mut text);
@@ -173,6 +197,27 @@ impl<S: Series> Family<S> {
             key.fill(THE_REST.to_owned());
         }
         series.entry(key).or_insert_with(|| (self.make)(self.layout)).clone()
+    }
+
+    /// A series that is not shown.
+    pub fn unseen(&self) -> S {
+        (self.make)(self.layout)
+    }
+
+    /// Forgets the series whose first labels have these values: what they told of no longer exists. Costs as much as
+    /// there is of it.
+    pub fn forget(&self, first: &[&str]) {
+        let from: Vec<String> = first.iter().map(|value| (*value).to_owned()).collect();
+        let mut series = self.series.write();
+        let gone: Vec<Vec<String>> = series
+            .range(from.clone()..)
+            .map(|(values, _)| values)
+            .take_while(|values| values.starts_with(&from))
+            .cloned()
+            .collect();
+        for values in gone {
+            series.remove(&values);
+        }
     }
 
     /// Forgets the series whose values do not fit: what they told of no longer exists.

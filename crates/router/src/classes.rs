@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::guard::{Guards, Policy};
-use crate::ports::{Ports, Spoken};
+use crate::ports::{Ports, Spoken, User};
 use crate::route::{GatewayId, Listener, Route, Table};
 use crate::status::{self, Known, Serving};
 use crate::tls::Served;
@@ -97,9 +97,14 @@ impl Classes {
         let of_class = gateways.clone();
         let of_gateway = routes.clone();
         let of_secret = gateways.clone();
+        let (of_names, of_policy) = (queue.clone(), self.guards.clone());
+        let guards = self.guards.clone();
         controller
             .watch(&tasks, move |change| {
                 take_in(&table, change);
+                for gateway in gateways_to_settle(&guards, change) {
+                    of_names.add_after(Key::Gateway(gateway), COUNT_DELAY);
+                }
                 let uid = change.latest().uid().unwrap_or_default();
                 of_task.owned_by(&uid).iter().map(|route| key_of(route)).collect::<Vec<_>>()
             })
@@ -115,10 +120,15 @@ impl Classes {
                 let keys = named.map(|route| key_of(route));
                 keys.chain([Key::Gateway(gateway.clone())]).collect::<Vec<_>>()
             })
-            .watch(&policies, |change| {
-                let gateway = change.latest();
-                let namespace = gateway.namespace().unwrap_or_default();
-                [Key::Gateway(GatewayId { namespace: namespace.into(), name: gateway.name_any().into() })]
+            .watch(&policies, move |change| {
+                let policy = change.latest();
+                let namespace = policy.namespace().unwrap_or_default();
+                let gateway = GatewayId { namespace: namespace.into(), name: policy.name_any().into() };
+                if change.new.is_none() {
+                    // What it set does not become a client's to say because it is gone.
+                    of_policy.settle(gateway.clone(), Some(policy));
+                }
+                [Key::Gateway(gateway)]
             })
             .watch(&secrets, move |change| {
                 let secret = change.latest();
@@ -145,6 +155,28 @@ impl Classes {
             Key::Gateway(gateway) => self.gateway(&gateway, &queue).await,
             Key::Route { namespace, name } => self.route(&namespace, &name).await,
         }
+    }
+
+    /// Has the statuses of gateways say what their guards do, when that changes by itself.
+    pub(crate) async fn follow_guards(self: Arc<Self>, queue: Queue<Key>) {
+        loop {
+            self.guards.news().await.into_iter().for_each(|gateway| queue.add(Key::Gateway(gateway)));
+        }
+    }
+
+    /// Finds out which headers a gateway sets that is named by somebody and has no TaskGateway that is known: the one that
+    /// is watched may only be late.
+    async fn settle(&self, key: &GatewayId) -> Result<(), kube::Error> {
+        let wanted = self.caches.gateways.get(&key.namespace, &key.name).is_some()
+            || self.table.read().has_task_on(key);
+        if !wanted {
+            self.guards.forget(key);
+        } else if !self.guards.knows(key) {
+            let api: Api<TaskGateway> = Api::namespaced(self.client.clone(), &key.namespace);
+            let found = api.get_opt(&key.name).await?;
+            self.guards.settle(key.clone(), found.as_ref());
+        }
+        Ok(())
     }
 
     /// The Gateway of this name, if it is one of ours.
@@ -203,24 +235,29 @@ impl Classes {
     }
 
     async fn gateway(&self, key: &GatewayId, queue: &Queue<Key>) -> Result<Requeue, kube::Error> {
+        self.settle(key).await?;
         let Some(gateway) = self.ours(key) else {
-            self.take_in_gateway(key, None, queue);
-            self.ports.set(key, &BTreeMap::new());
+            let gone = User { id: key.clone(), since: 0 };
+            self.ports.set(&gone, &BTreeMap::new(), |_| self.take_in_gateway(key, None, queue));
             self.guards.remove(key);
             return Ok(Requeue::No);
         };
-        // Before the listeners, so that nobody comes in unguarded.
-        let guard = self.guards.set(key, &self.policy(key, &gateway));
+        // Before the listeners, so that nobody comes in unguarded. One reading of the policy serves all: another may have
+        // come when the status is made.
+        let policy = self.policy(key, &gateway);
+        let guard = self.guards.set(key, &policy);
         let listeners = &gateway.spec.listeners;
         let mut servings: Vec<Serving> = listeners.iter().map(status::judge).collect();
-        let wanted = self.spoken(key, listeners, &mut servings);
-        // What comes in on a port that another uses otherwise is not for this Gateway: it may have asked for TLS.
-        let conflicts = self.ports.conflicts(key, &wanted);
+        let wanted = self.spoken(key, &policy, listeners, &mut servings);
         let sound = listeners.iter().zip(&servings).filter(|(_, serving)| **serving == Serving::Yes);
-        let routed = sound.filter_map(|(listener, _)| status::routed(listener));
-        let routed = routed.filter(|listener| !conflicts.contains(&listener.port)).collect();
-        self.take_in_gateway(key, Some(routed), queue);
-        let troubles = self.ports.set(key, &wanted);
+        let routed: Vec<Listener> = sound.filter_map(|(listener, _)| status::routed(listener)).collect();
+        let created = gateway.creation_timestamp().map_or(0, |time| time.0.as_second());
+        let user = User { id: key.clone(), since: created };
+        let troubles = self.ports.set(&user, &wanted, |taken| {
+            // What comes in on a port that another uses otherwise is not for this Gateway: it may have asked for TLS.
+            let own = routed.into_iter().filter(|listener| !taken.contains(&listener.port));
+            self.take_in_gateway(key, Some(own.collect()), queue);
+        });
         for (listener, serving) in listeners.iter().zip(&mut servings) {
             let trouble = u16::try_from(listener.port).ok().and_then(|port| troubles.get(&port));
             if let (Serving::Yes, Some(why)) = (&*serving, trouble) {
@@ -229,10 +266,8 @@ impl Classes {
         }
         let counts = self.counts(key, &gateway);
         let each: Vec<(Serving, i32)> = servings.into_iter().zip(counts).collect();
-        let mut new = status::gateway(&gateway, &each, &self.address, &now());
-        let asked = self.caches.policies.get(&key.namespace, &key.name);
-        let generation = asked.and_then(|asked| asked.metadata.generation);
-        status::policy(new.conditions.get_or_insert_default(), &guard, generation, &now());
+        let mut new = status::gateway(&gateway, &each, guard.is_lost(), &self.address, &now());
+        status::policy(new.conditions.get_or_insert_default(), &guard, policy.generation(), &now());
         if gateway.status.as_ref() != Some(&new) {
             let api = Api::namespaced(self.client.clone(), &key.namespace);
             self.write(api, &*gateway, &new, &self.caches.gateways).await?;
@@ -244,11 +279,11 @@ impl Classes {
     fn spoken(
         &self,
         key: &GatewayId,
+        policy: &Policy,
         listeners: &[GatewayListeners],
         servings: &mut [Serving],
     ) -> BTreeMap<u16, Spoken> {
-        let policy = self.caches.policies.get(&key.namespace, &key.name);
-        let asked = policy.as_ref().map(|policy| policy.spec.listeners.as_slice()).unwrap_or_default();
+        let asked = policy.of().map(|policy| policy.spec.listeners.as_slice()).unwrap_or_default();
         let mut wanted = BTreeMap::new();
         for (listener, serving) in listeners.iter().zip(servings) {
             let Some(port) = u16::try_from(listener.port).ok().filter(|_| *serving == Serving::Yes) else {
@@ -364,6 +399,20 @@ fn matters_to_routes(change: &Change<Gateway>) -> bool {
 fn names_secret(gateway: &Gateway, name: &str) -> bool {
     let tls = gateway.spec.listeners.iter().filter_map(|listener| listener.tls.as_ref());
     tls.flat_map(|tls| tls.certificate_refs.iter().flatten()).any(|reference| reference.name == name)
+}
+
+/// Gateways of a Task of which it may be to find out, or to forget, which headers they set.
+fn gateways_to_settle(guards: &Guards, change: &Change<Task>) -> Vec<GatewayId> {
+    let named = |task: &Arc<Task>| {
+        let namespace: Arc<str> = task.namespace().unwrap_or_default().into();
+        let each = task.spec.routing.gateway_refs.iter();
+        each.map(|name| GatewayId { namespace: namespace.clone(), name: name.as_str().into() })
+            .collect::<Vec<_>>()
+    };
+    let new = change.new.as_ref().map(named).unwrap_or_default();
+    let left = change.old.as_ref().map(named).unwrap_or_default();
+    let left: Vec<GatewayId> = left.into_iter().filter(|gateway| !new.contains(gateway)).collect();
+    new.into_iter().filter(|gateway| !guards.knows(gateway)).chain(left).collect()
 }
 
 /// Brings a Task's change into the table.

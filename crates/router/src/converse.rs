@@ -14,7 +14,6 @@ use http::header::{CONTENT_ENCODING, HeaderMap};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use crate::decide::Plan;
@@ -22,26 +21,21 @@ use crate::protocol::answer::{LIMIT, Learner, Reading};
 use crate::protocol::json::{Found, Scan};
 use crate::protocol::talk::{Head, Talk};
 use crate::refusal::Refusal;
+use crate::room::Room;
 use crate::upload::{Received, Unread};
 
 /// How much of a request's body is read for its ids, in bytes.
 const BODY_LIMIT: usize = 1 << 20;
-/// How much of all bodies together, in units of 1024 bytes.
-const ALL_BODIES: usize = 64 << 10;
 
 /// How long the streams of a session may take to end when its client has ended it.
 const COMPANY: Duration = Duration::from_millis(500);
-
-/// Room for bodies that are being read.
-pub(crate) fn room() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(ALL_BODIES))
-}
 
 /// What the body of a request says, if that is needed to go on. It is kept to be passed on as it came.
 pub(crate) async fn look_into(
     plan: &Plan,
     request: &mut Request<Received>,
-    room: &Arc<Semaphore>,
+    room: &Room,
+    patience: Duration,
 ) -> Result<Found, Refusal> {
     let Some(shape) = plan.ask.shape() else { return Ok(Found::default()) };
     if is_packed(request.headers()) {
@@ -50,13 +44,15 @@ pub(crate) async fn look_into(
     }
     let mut scan = Scan::new(shape);
     let idle = plan.route.limits.upload_idle;
-    let read = request.body_mut().read_whole(BODY_LIMIT, idle, room, |bytes| scan.push(bytes)).await;
-    match read {
+    let (deadline, room) = (Instant::now() + patience, room.begin(&plan.route.task.uid));
+    let read = request.body_mut().read_whole(BODY_LIMIT, idle, deadline, room, |bytes| scan.push(bytes));
+    match read.await {
         Ok(()) => scan.finish().map_err(|why| plan.ask.broken(why)),
         Err(Unread::Unwanted(why)) => Err(plan.ask.broken(why)),
         Err(Unread::TooLarge) => Err(Refusal::too_large(BODY_LIMIT)),
         Err(Unread::NoRoom) => Err(Refusal::no_room()),
         Err(Unread::Stalled(limit)) => Err(Refusal::stalled(limit)),
+        Err(Unread::Slow) => Err(Refusal::slow(patience)),
         Err(Unread::Broken(why)) => Err(Refusal::broken(&why)),
     }
 }

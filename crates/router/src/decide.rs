@@ -11,6 +11,7 @@ use http::{HeaderMap, Method, StatusCode};
 
 use crate::extract::KeyError;
 use crate::owner;
+use crate::path;
 use crate::protocol::{Ask, Spoken, card};
 use crate::refusal::Refusal;
 use crate::route::{Route, SessionRule, Table};
@@ -89,11 +90,14 @@ pub fn plan(table: &Table, tenant: &HeaderName, asked: &Asked<'_>) -> Result<Pla
 /// The Task of a request, and the host that it names.
 pub fn route<'a>(table: &Table, asked: &Asked<'a>) -> Result<(&'a str, Arc<Route>), Refusal> {
     let host = check(asked)?;
+    path::check(asked.path)?;
     let found = match asked.at {
         At::Port(port) => table.find(port, host, asked.path),
         At::Task { namespace, name } => table.task(namespace, name).cloned(),
     };
-    Ok((host, found.ok_or_else(|| Refusal::no_route(host, asked.path))?))
+    let found = found.ok_or_else(|| Refusal::no_route(host, asked.path))?;
+    path::check_slashes(&found, asked.path)?;
+    Ok((host, found))
 }
 
 /// What a request asks for of its Task. On whose behalf it comes, and whose the session is, is for the front to say.
@@ -298,6 +302,12 @@ mod tests {
         }
         assert_eq!(code(asked("once", "/", &many)), "TooManyHeaders");
         assert_eq!(code(Asked { at: At::Port(80), ..asked("once", "/", &none) }), "NoRoute");
+        // Whichever front asks, and before anything else is decided by it.
+        for path in ["/prod/chat/../once", "/prod/chat/%2e%2e/once", "/prod\\chat/u1"] {
+            assert_eq!(code(asked("chat", path, &none)), "PathAmbiguous", "{path}");
+            assert_eq!(code(Asked { at: At::Port(80), ..asked("chat", path, &none) }), "PathAmbiguous");
+        }
+        assert_eq!(code(asked("chat", "/prod/chat/u1/x%2Fy", &none)), "PathAmbiguous");
     }
 
     #[test]

@@ -57,6 +57,14 @@ impl Extractors {
         self.0.is_empty()
     }
 
+    /// The parts of a path that are looked at for a key, as they stand in it.
+    pub(crate) fn in_path<'a>(&self, path: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter_map(move |place| match place {
+            Place::PathVar { template, .. } => template.find(path),
+            _ => None,
+        })
+    }
+
     /// The key of a request, given its headers, its path below the prefix, and its query.
     pub fn key(&self, headers: &HeaderMap, path: &str, query: Option<&str>) -> Result<SessionKey, KeyError> {
         for place in &self.0 {
@@ -73,6 +81,32 @@ impl Extractors {
         }
         let places: Vec<String> = self.0.iter().map(Place::describe).collect();
         Err(KeyError::Missing { places: places.join(", or ") })
+    }
+}
+
+impl Extractors {
+    /// A path below the prefix with names in the place of the keys in it.
+    pub(crate) fn hide(&self, path: &str) -> String {
+        let mut found: Vec<(usize, usize, &str)> = Vec::new();
+        for place in &self.0 {
+            let Place::PathVar { name, template } = place else { continue };
+            if let Some(text) = template.find(path) {
+                let at = text.as_ptr() as usize - path.as_ptr() as usize;
+                found.push((at, at + text.len(), name));
+            }
+        }
+        found.sort_unstable();
+        let (mut hidden, mut done) = (String::with_capacity(path.len()), 0);
+        for (from, to, name) in found {
+            // Two may look in the same place.
+            if from >= done {
+                hidden.push_str(&path[done..from]);
+                hidden.push_str(&format!("{{{name}}}"));
+                done = to;
+            }
+        }
+        hidden.push_str(&path[done..]);
+        hidden
     }
 }
 

@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use agentcube_instance::provider::InstanceProvider;
 use agentcube_operator::cache::Cache;
+use agentcube_operator::metrics::Registry;
 use http::header::HeaderName;
 use kube::Client;
 use kube::runtime::watcher;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
+use crate::authorize::Protocol;
 use crate::classes::{Caches, Classes};
-use crate::guard::Guards;
+use crate::guard::{Guards, Reach};
+use crate::observe::{AccessLog, Observer};
 use crate::pool::Connect;
 use crate::ports::Ports;
 use crate::proxy::Proxy;
@@ -25,7 +28,6 @@ use crate::tls::SECRET_TYPE;
 pub const CONTROLLER: &str = "agentcube.io/gateway";
 
 /// What can be chosen of a gateway.
-#[derive(Debug)]
 pub struct Options {
     /// Name by which classes name it.
     pub controller: String,
@@ -41,8 +43,17 @@ pub struct Options {
     pub drain: Duration,
     /// How many connections of clients there may be at once; more wait to be taken in.
     pub connections: usize,
-    /// How long a client may take to send the head of a request, and may be silent between two.
+    /// How many of them may be of one address (of one network of 64 bits for IPv6); more are closed.
+    pub connections_per_address: usize,
+    /// How long a client may take to send the head of a request, or a body that has to be read before it is known where
+    /// it goes; to take a refusal; and how long it may be silent between two requests.
     pub head_timeout: Duration,
+    /// How authorisation services are asked by gRPC, if they can be.
+    pub grpc: Option<Arc<dyn Protocol>>,
+    /// Where requests are counted.
+    pub metrics: Registry,
+    /// Where there is a line for each.
+    pub access_log: Option<AccessLog>,
 }
 
 impl Default for Options {
@@ -55,7 +66,11 @@ impl Default for Options {
             tenant_header: HeaderName::from_static("x-tenant-id"),
             drain: Duration::from_secs(20),
             connections: 10_000,
+            connections_per_address: 2_500,
             head_timeout: Duration::from_secs(60),
+            grpc: None,
+            metrics: Registry::new(),
+            access_log: None,
         }
     }
 }
@@ -74,10 +89,8 @@ impl Gateway {
         connect: Arc<dyn Connect>,
         options: Options,
     ) -> Gateway {
-        let table = Arc::new(RwLock::new(Table::default()));
-        let guards = Arc::new(Guards::new(client.clone(), connect.clone()));
-        let proxy = Arc::new(Proxy::new(table.clone(), guards.clone(), provider, connect, &options));
-        let ports = Arc::new(Ports::new(options.address, options.bound, proxy.clone()));
+        let observer = Observer::new("gateway", &options.metrics, options.access_log.clone());
+        let table = Arc::new(RwLock::new(Table::counted(observer.counts().clone())));
         let caches = Caches {
             tasks: Cache::new(client.clone(), watcher::Config::default()),
             classes: Cache::new(client.clone(), watcher::Config::default()),
@@ -89,6 +102,11 @@ impl Gateway {
                 watcher::Config::default().fields(&format!("type={SECRET_TYPE}")),
             ),
         };
+        let reach = Reach { client: client.clone(), connect: connect.clone(), grpc: options.grpc.clone() };
+        let guards = Arc::new(Guards::new(reach, caches.policies.clone()));
+        let proxy = Proxy::new(table.clone(), guards.clone(), provider, connect, observer, &options);
+        let proxy = Arc::new(proxy);
+        let ports = Arc::new(Ports::new(options.address, options.bound, proxy.clone()));
         let address = options.advertised.unwrap_or_else(|| options.address.to_string());
         let classes = Arc::new(Classes {
             client,
@@ -108,7 +126,9 @@ impl Gateway {
         let classes = self.classes.clone();
         let controller = self.classes.controller();
         let queue = controller.queue();
+        let news = self.classes.clone().follow_guards(queue.clone());
         tokio::join!(
+            shutdown.clone().run_until_cancelled_owned(news),
             caches.tasks.clone().run(shutdown.clone()),
             caches.classes.clone().run(shutdown.clone()),
             caches.gateways.clone().run(shutdown.clone()),

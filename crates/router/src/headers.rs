@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::header::{
-    CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Uri};
 
@@ -37,8 +37,8 @@ const LONGEST_REQUEST_ID: usize = 128;
 /// What the gateway adds to a request.
 pub(crate) struct Added<'a> {
     pub(crate) client: IpAddr,
-    /// It came by TLS.
-    pub(crate) secure: bool,
+    /// How it came.
+    pub(crate) scheme: &'static str,
     pub(crate) host: &'a str,
     pub(crate) decision: &'a Decision,
     pub(crate) request_id: &'a HeaderValue,
@@ -55,8 +55,7 @@ pub(crate) fn to_instance(headers: &mut HeaderMap, added: &Added<'_>) {
     // The gateway has agreed to take the body already.
     headers.remove(EXPECT);
     added.decision.apply(headers);
-    let spoken = if added.secure { "https" } else { "http" };
-    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(spoken));
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(added.scheme));
     set(headers, HOST, added.host);
     let before: Vec<&str> =
         headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
@@ -64,6 +63,19 @@ pub(crate) fn to_instance(headers: &mut HeaderMap, added: &Added<'_>) {
     let chain = before.into_iter().chain([client.as_str()]).collect::<Vec<_>>().join(", ");
     set(headers, FORWARDED_FOR, &chain);
     headers.insert(REQUEST_ID, added.request_id.clone());
+}
+
+/// Makes one of several cookie fields: HTTP/2 lets a client send each cookie by itself, and who reads the field as one
+/// text, as HTTP/1.1 has it, would see the first of them.
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    let fields: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if fields.len() < 2 {
+        return;
+    }
+    // What two fields may hold, one may.
+    if let Ok(joined) = HeaderValue::from_bytes(&fields.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
 }
 
 /// Removes headers that only the gateway may set, however a client writes them.
@@ -175,7 +187,7 @@ mod tests {
             remove: vec![TOKEN, DESTINATION],
         };
         let added = Added {
-            secure: false,
+            scheme: "http",
             client: [127, 0, 0, 1].into(),
             host: "example.com",
             decision: &decision,
@@ -245,6 +257,13 @@ mod tests {
         let mut headers = map(&[("connection", "host, x-forwarded-for"), ("host", "a")]);
         drop_hop_by_hop(&mut headers);
         assert_eq!(headers, map(&[("host", "a")]));
+    }
+
+    #[test]
+    fn cookies_are_one_field() {
+        let mut headers = map(&[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2; c=3"), ("cookie", "d=4")]);
+        join_cookies(&mut headers);
+        assert_eq!(headers, map(&[("cookie", "a=1; b=2; c=3; d=4"), ("x", "y")]));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
 use parking_lot::RwLock;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -24,12 +24,16 @@ use crate::breaker::{self, Breakers};
 use crate::converse::{self, Answer, Ending};
 use crate::decide::{self, Asked, At, Decision, Plan};
 use crate::gateway::Options;
-use crate::guard::{Admitted, Guard, Guards, Sharing};
+use crate::guard::{Admitted, Guard, Guards, Origin, Sharing};
 use crate::headers::{self, Added, RequestIds};
+use crate::observe::{Observer, Sight, Trouble};
 use crate::pool::{Connect, Lent, Pool};
 use crate::protocol::talk::{self, Talk};
 use crate::refusal::Refusal;
-use crate::route::{Limits, Route, Table};
+use crate::room::Room;
+use crate::route::{self, Limits, Route, Table};
+use crate::slots::{Slot, Slots};
+use crate::tls::Greeting;
 use crate::tunnel;
 use crate::upload::{Progress, Received, Sent};
 use crate::watch::{self, Watch};
@@ -48,11 +52,12 @@ pub(crate) struct Proxy {
     /// Ends them.
     pub(crate) cut: CancellationToken,
     /// How many more connections of clients there may be.
-    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) slots: Slots,
     /// How long a client may take to send the head of a request, and may be silent between two.
     pub(crate) head_timeout: Duration,
     /// For bodies that have to be read before they can be passed on.
-    room: Arc<Semaphore>,
+    room: Arc<Room>,
+    observer: Arc<Observer>,
 }
 
 /// The connection that requests come in on.
@@ -60,12 +65,18 @@ pub(crate) struct Client {
     /// The port by which routes are found.
     pub(crate) port: u16,
     pub(crate) address: IpAddr,
-    /// It speaks TLS.
-    pub(crate) secure: bool,
+    /// How it greeted, if it speaks TLS.
+    pub(crate) tls: Option<Greeting>,
     /// Closes it.
     pub(crate) cut: CancellationToken,
     /// Its place among the connections that there may be.
-    pub(crate) slot: Arc<OwnedSemaphorePermit>,
+    pub(crate) slot: Arc<Slot>,
+}
+
+impl Client {
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
 }
 
 /// Where a request is to go, and who guards the way there.
@@ -83,6 +94,7 @@ struct Arrived<'a> {
     id: HeaderValue,
     /// What the instance is told of who sends it.
     identity: HeaderMap,
+    seen: &'a Arc<Sight>,
 }
 
 /// How the conversation goes on, and whether its session ends.
@@ -112,6 +124,7 @@ impl Proxy {
         guards: Arc<Guards>,
         provider: Arc<dyn InstanceProvider>,
         connect: Arc<dyn Connect>,
+        observer: Arc<Observer>,
         options: &Options,
     ) -> Proxy {
         Proxy {
@@ -124,10 +137,16 @@ impl Proxy {
             ids: RequestIds::new(),
             tunnels: TaskTracker::new(),
             cut: CancellationToken::new(),
-            slots: Arc::new(Semaphore::new(options.connections)),
+            slots: Slots::new(options.connections, options.connections_per_address),
             head_timeout: options.head_timeout,
-            room: converse::room(),
+            room: Arc::default(),
+            observer,
         }
+    }
+
+    /// Begins to watch a request.
+    pub(crate) fn see(&self) -> Arc<Sight> {
+        Sight::begin(&self.observer)
     }
 
     pub(crate) fn close_idle(&self) {
@@ -135,25 +154,34 @@ impl Proxy {
     }
 
     /// Answers a request that came in on a port.
-    pub(crate) async fn answer(&self, client: &Client, request: Request<Incoming>) -> Response<Reply> {
+    pub(crate) async fn answer(
+        &self,
+        client: &Client,
+        request: Request<Incoming>,
+        seen: &Arc<Sight>,
+    ) -> Response<Reply> {
         let id = self.ids.of(request.headers());
-        let (parts, body) = request.into_parts();
-        let found = match self.find(client.port, &parts) {
+        let (mut parts, body) = request.into_parts();
+        headers::join_cookies(&mut parts.headers);
+        seen.arrived(&parts, &id);
+        let found = match self.find(client, &parts, seen) {
             Ok(found) => found,
-            Err(refusal) => return refused(refusal, id),
+            Err(refusal) => return refused(refusal, id, seen),
         };
         if let Some(sharing) = found.guard.preflight(&parts) {
+            seen.preflight();
             return no_content(sharing, id);
         }
         let sharing = found.guard.sharing(&parts.headers);
         let request = Request::from_parts(parts, body);
-        let mut response = match self.pass(client, id.clone(), found, request).await {
+        let mut response = match self.pass(client, id.clone(), found, request, seen).await {
             Ok(mut response) => {
+                seen.head(response.status());
                 let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                 headers::to_client(response.headers_mut(), &id, upgraded);
                 response.map(Either::Left)
             }
-            Err(refusal) => refused(refusal, id),
+            Err(refusal) => refused(refusal, id, seen),
         };
         sharing.put(response.headers_mut());
         response
@@ -165,26 +193,28 @@ impl Proxy {
         id: HeaderValue,
         found: Found,
         request: Request<Incoming>,
+        seen: &Arc<Sight>,
     ) -> Result<Response<Passing>, Refusal> {
         let Found { host, route, guard, believed } = found;
         let (mut parts, body) = request.into_parts();
-        let admitted = guard.admit(&mut parts, &host, &route.task, client.address, &believed).await?;
+        let from = Origin { address: client.address, scheme: client.scheme() };
+        let admitted = guard.admit(&mut parts, &host, &route.task, from, &believed).await?;
         let mut plan = decide::plan_on(route, &asked(client.port, Some(&host), &parts))?;
         plan.wanted.tenant = self.tenant(&admitted, &parts.headers);
         plan.own(admitted.subject.as_ref())?;
-        plan.scheme = if client.secure { "https" } else { "http" };
+        plan.scheme = client.scheme();
         let request = Request::from_parts(parts, body);
         let mut request = request.map(Received::new);
-        let found = converse::look_into(&plan, &mut request, &self.room).await?;
+        let found = converse::look_into(&plan, &mut request, &self.room, self.head_timeout).await?;
         let provider = &*self.provider;
         let mut talk = talk::settle(provider, &mut plan, &found).await?;
         let mut ending = Ending::new(self.provider.clone());
         let reaching = async {
-            let reserved = talk::reserve(provider, &mut plan, &mut talk).await?;
+            let reserved = self.reserve(&mut plan, &mut talk, seen).await?;
             if talk.is_first() {
                 ending.set(reserved.in_use.session());
             }
-            self.reach(Target::new(&plan, &talk, reserved), &mut plan, &mut talk).await
+            self.reach(Target::new(&plan, &talk, reserved), &mut plan, &mut talk, seen).await
         };
         let (lent, target) = tokio::select! {
             // Nothing is read ahead for a session that has its instance.
@@ -192,18 +222,33 @@ impl Proxy {
             reached = reaching => reached?,
             why = request.body_mut().broken() => return Err(Refusal::broken(&why)),
         };
-        let arrived = Arrived { client, id, identity: admitted.identity };
+        let arrived = Arrived { client, id, identity: admitted.identity, seen };
         self.exchange(Course { ending, talk }, &plan, arrived, request, lent, target).await
     }
 
     /// The Task of a request, and who guards the way there.
-    fn find(&self, port: u16, parts: &Parts) -> Result<Found, Refusal> {
-        let host = headers::host(&parts.uri, &parts.headers);
+    fn find(&self, client: &Client, parts: &Parts, seen: &Sight) -> Result<Found, Refusal> {
+        let (port, host) = (client.port, headers::host(&parts.uri, &parts.headers));
+        if let (Some(greeting), Some(host)) = (&client.tls, &host)
+            && !greeting.is_for(&route::host_name(host))
+        {
+            return Err(Refusal::misdirected(host));
+        }
         let table = self.table.read();
         let (host, route) = decide::route(&table, &asked(port, host.as_deref(), parts))?;
-        let guard = self.guards.of(&table.entrances(&route, port, host))?;
-        let believed = self.guards.identity(&route.gateways);
+        let entrances = table.entrances(&route, port, host);
+        seen.found(&route, entrances.first().cloned());
+        let guard = self.guards.of(&entrances)?;
+        let believed = self.guards.identity(&route.gateways)?;
         Ok(Found { host: host.to_owned(), route, guard, believed })
+    }
+
+    /// An instance for the request.
+    async fn reserve(&self, plan: &mut Plan, talk: &mut Talk, seen: &Sight) -> Result<Reserved, Refusal> {
+        let begun = Instant::now();
+        let reserved = talk::reserve(&*self.provider, plan, talk).await;
+        seen.reserved(begun.elapsed(), plan.wanted.key.as_ref(), &reserved);
+        reserved
     }
 
     /// On whose behalf a request comes: where the gateway knows who sends it, a client's word counts for nothing.
@@ -220,6 +265,7 @@ impl Proxy {
         target: Target,
         plan: &mut Plan,
         talk: &mut Talk,
+        seen: &Sight,
     ) -> Result<(Lent, Target), Refusal> {
         let limits = plan.route.limits;
         let held = self.place(&target, &limits).await?;
@@ -227,9 +273,10 @@ impl Proxy {
             Ok(lent) => return Ok((lent.holding(held), target)),
             Err(error) => error,
         };
+        seen.trouble(Trouble::Connect);
         let before = target.instance.clone();
         drop((target, held));
-        let reserved = talk::reserve(&*self.provider, plan, talk).await?;
+        let reserved = self.reserve(plan, talk, seen).await?;
         let target = Target::new(plan, talk, reserved);
         if target.instance == before {
             return Err(Refusal::unreachable(&before.name, &failed.to_string()));
@@ -237,7 +284,10 @@ impl Proxy {
         let held = self.place(&target, &limits).await?;
         match self.connection(&target, &limits).await {
             Ok(lent) => Ok((lent.holding(held), target)),
-            Err(error) => Err(Refusal::unreachable(&target.instance.name, &error.to_string())),
+            Err(error) => {
+                seen.trouble(Trouble::Connect);
+                Err(Refusal::unreachable(&target.instance.name, &error.to_string()))
+            }
         }
     }
 
@@ -268,16 +318,19 @@ impl Proxy {
         let Course { mut ending, mut talk } = course;
         let route = &*plan.route;
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
-        let progress = Arc::new(Progress::default());
+        let (progress, seen) = (Arc::new(Progress::default()), arrived.seen);
+        seen.uploading(&progress);
         let (request, over) = outgoing(plan, &arrived, request, &target, progress.clone());
-        let sending = self.send(route, request, lent, &target);
+        let sending = self.send(route, request, lent, &target, seen);
         let (mut response, mut lent) = tokio::select! {
             sent = sending => sent.map_err(|refusal| progress.stalled().map_or(refusal, Refusal::stalled))?,
             limit = overdue(route.limits.request, over) => {
+                seen.trouble(Trouble::Timeout);
                 return Err(Refusal::too_slow(&target.instance.name, limit));
             }
             () = target.in_use.revoked() => return Err(Refusal::revoked(&target.instance.name)),
         };
+        seen.answering();
         let client = arrived.client;
         let silence = route.limits.stream_idle;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -285,7 +338,7 @@ impl Proxy {
                 return Err(Refusal::failed(&target.instance.name, "it switched protocols unasked"));
             };
             let places = (client.slot.clone(), lent.held.take());
-            self.carry(places, upgrade, &mut response, &target, silence);
+            self.carry(places, upgrade, &mut response, &target, silence, seen.clone());
         }
         tracing::debug!(port = client.port, task = %route.task, instance = %target.instance.name, "passed on");
         let deadline = route.limits.request.filter(|_| !is_stream(&response));
@@ -306,14 +359,16 @@ impl Proxy {
     /// Carries an upgraded connection until its end. It keeps the places that its request had.
     fn carry(
         &self,
-        places: (Arc<OwnedSemaphorePermit>, Option<breaker::Place>),
+        places: (Arc<Slot>, Option<breaker::Place>),
         upgrade: hyper::upgrade::OnUpgrade,
         response: &mut Response<Incoming>,
         target: &Target,
         silence: Option<Duration>,
+        seen: Arc<Sight>,
     ) {
         let instance = hyper::upgrade::on(response);
-        let copying = tunnel::run(upgrade, instance, target.in_use.clone(), silence, self.cut.child_token());
+        let cut = self.cut.child_token();
+        let copying = tunnel::run(upgrade, instance, target.in_use.clone(), silence, cut, seen);
         self.tunnels.spawn(async move {
             copying.await;
             drop(places);
@@ -328,6 +383,7 @@ impl Proxy {
         request: Request<Sent>,
         mut lent: Lent,
         target: &Target,
+        seen: &Sight,
     ) -> Result<(Response<Incoming>, Lent), Refusal> {
         let harmless = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
         let again = (lent.reused && harmless && request.body().is_end_stream()).then(|| copy(&request));
@@ -335,6 +391,7 @@ impl Proxy {
             Ok(response) => return Ok((response, lent)),
             Err(error) => error,
         };
+        seen.trouble(Trouble::Closed);
         let name = &target.instance.name;
         let unsent = error.take_message();
         let request = match (unsent, again) {
@@ -345,18 +402,25 @@ impl Proxy {
         let connecting =
             self.pool.connect(&target.instance, target.decision.endpoint, route.limits.connect).await;
         let held = lent.held.take();
-        let connected = connecting.map_err(|error| Refusal::unreachable(name, &error.to_string()))?;
+        let connected = connecting.map_err(|error| {
+            seen.trouble(Trouble::Connect);
+            Refusal::unreachable(name, &error.to_string())
+        })?;
         let mut lent = connected.holding(held);
         lent.retire_after(route.limits.breaker.per_connection);
         match lent.sender.send_request(request).await {
             Ok(response) => Ok((response, lent)),
-            Err(error) => Err(Refusal::failed(name, &said(&error))),
+            Err(error) => {
+                seen.trouble(Trouble::Closed);
+                Err(Refusal::failed(name, &said(&error)))
+            }
         }
     }
 }
 
 /// The answer to a request that is not passed on.
-fn refused(refusal: Refusal, id: HeaderValue) -> Response<Reply> {
+fn refused(refusal: Refusal, id: HeaderValue, seen: &Sight) -> Response<Reply> {
+    seen.refused(&refusal);
     let (status, code) = (refusal.status.as_u16(), refusal.code);
     match &refusal.detail {
         Some(detail) => tracing::info!(request = ?id, status, code, detail, "refused"),
@@ -415,10 +479,9 @@ fn outgoing(
     let (mut parts, body) = request.into_parts();
     parts.uri = below(&plan.route, &parts.uri);
     parts.version = Version::HTTP_11;
-    let Client { address, secure, .. } = *arrived.client;
     let added = Added {
-        client: address,
-        secure,
+        client: arrived.client.address,
+        scheme: arrived.client.scheme(),
         host: &plan.host,
         decision: &target.decision,
         request_id: &arrived.id,

@@ -14,6 +14,9 @@ use crate::breaker;
 use crate::extract::KeyError;
 use crate::owner::Foreign;
 
+/// No Task is served there: the code.
+pub(crate) const NO_ROUTE: &str = "NoRoute";
+
 /// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -68,7 +71,15 @@ impl Refusal {
             "no Task is served at {path} of host {host}: `agentcube get tasks` lists addresses; \
              a Task is served under /NAMESPACE/NAME unless it says otherwise"
         );
-        Refusal::new(StatusCode::NOT_FOUND, "NoRoute", message)
+        Refusal::new(StatusCode::NOT_FOUND, NO_ROUTE, message)
+    }
+
+    /// The connection was made for another host, with other certificates and other rules.
+    pub(crate) fn misdirected(host: &str) -> Refusal {
+        let message = format!(
+            "this connection was not made for host {host}: open another one that names {host} in its TLS handshake"
+        );
+        Refusal::new(StatusCode::MISDIRECTED_REQUEST, "Misdirected", message)
     }
 
     /// The instance cannot be reached; the request was not sent.
@@ -115,9 +126,9 @@ impl Refusal {
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", message)
     }
 
-    /// So many bodies are being read that there is no room for another.
+    /// So many bodies are being read, for this Task above all, that there is no room for another.
     pub(crate) fn no_room() -> Refusal {
-        let message = "too many requests are being read at once";
+        let message = "too many requests for this Task are being read at once";
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "TooManyBodies", message)
             .after(Some(Duration::from_secs(1)))
     }
@@ -134,6 +145,13 @@ impl Refusal {
     pub(crate) fn stalled(limit: Duration) -> Refusal {
         let message = format!("no byte of the request came for {limit:?}, though it had not ended");
         Refusal::new(StatusCode::REQUEST_TIMEOUT, "RequestStalled", message)
+    }
+
+    /// The body has to be read before the request is passed on, and takes too long.
+    pub(crate) fn slow(limit: Duration) -> Refusal {
+        let message =
+            format!("the body did not come within {limit:?}; the ids of the conversation are in it");
+        Refusal::new(StatusCode::REQUEST_TIMEOUT, "RequestSlow", message)
     }
 
     /// The request ended in the middle; mostly its client is gone, and nobody reads this.
@@ -208,7 +226,7 @@ impl From<Foreign> for Refusal {
 impl From<ReserveError> for Refusal {
     fn from(error: ReserveError) -> Refusal {
         let (status, code) = match &error {
-            ReserveError::NoSuchTask => (StatusCode::NOT_FOUND, "NoRoute"),
+            ReserveError::NoSuchTask => (StatusCode::NOT_FOUND, NO_ROUTE),
             ReserveError::NotReady(_) => (StatusCode::SERVICE_UNAVAILABLE, "TaskNotReady"),
             ReserveError::Timeout { .. } => (StatusCode::SERVICE_UNAVAILABLE, "NoInstance"),
             ReserveError::TooManyWaiting => (StatusCode::SERVICE_UNAVAILABLE, "TooManyWaiting"),

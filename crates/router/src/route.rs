@@ -14,6 +14,7 @@ use kube::ResourceExt;
 
 use crate::breaker::Breaker;
 use crate::extract::{self, Extractors};
+use crate::observe::{Counts, OfTask};
 use crate::protocol::Spoken;
 
 /// How long a connection to an instance may take when the Task does not say.
@@ -110,6 +111,8 @@ pub struct Route {
     pub limits: Limits,
     /// Why it cannot be served here, although it is routed here.
     pub unsupported: Option<Arc<str>>,
+    /// What is counted of it; none before it is in a table that counts.
+    pub counts: Option<Arc<OfTask>>,
     created: i64,
 }
 
@@ -164,6 +167,7 @@ impl Route {
             session,
             spoken: Spoken::read(routing),
             limits: Limits::read(&task.spec.request_handling, routing),
+            counts: None,
             created: task.creation_timestamp().map_or(0, |time| time.0.as_second()),
             task: id,
         })
@@ -238,9 +242,15 @@ pub struct Table {
     by_prefix: HashMap<Box<str>, Vec<Arc<Route>>>,
     /// Who listens on a port, and for which hosts.
     by_port: HashMap<u16, Vec<(GatewayId, HostPattern)>>,
+    counts: Option<Arc<Counts>>,
 }
 
 impl Table {
+    /// An empty table whose Tasks are counted.
+    pub fn counted(counts: Arc<Counts>) -> Table {
+        Table { counts: Some(counts), ..Table::default() }
+    }
+
     /// Takes in a gateway's listeners, or that it is gone. Gives the ports that it has or had; nothing if all was
     /// known.
     pub fn set_gateway(
@@ -273,9 +283,11 @@ impl Table {
     }
 
     /// Takes in a Task as it is now.
-    pub fn set_task(&mut self, route: Route) {
+    pub fn set_task(&mut self, mut route: Route) {
         let key = (route.task.namespace.clone(), route.task.name.clone());
-        self.remove_task(&key.0, &key.1);
+        let old = self.take_out(&key.0, &key.1);
+        let new = || self.counts.as_ref().map(|counts| counts.of(&key.0, &key.1));
+        route.counts = old.and_then(|old| old.counts.clone()).or_else(new);
         let route = Arc::new(route);
         self.by_prefix.entry(route.prefix.clone()).or_default().push(route.clone());
         self.by_task.insert(key, route);
@@ -283,18 +295,36 @@ impl Table {
 
     /// Takes in that a Task is gone.
     pub fn remove_task(&mut self, namespace: &str, name: &str) {
-        let Some(old) = self.by_task.remove(&(namespace.into(), name.into())) else { return };
+        let old = self.take_out(namespace, name);
+        if let Some(counts) = old.and_then(|old| old.counts.clone()) {
+            counts.forget();
+        }
+    }
+
+    fn take_out(&mut self, namespace: &str, name: &str) -> Option<Arc<Route>> {
+        let old = self.by_task.remove(&(namespace.into(), name.into()))?;
         if let Some(routes) = self.by_prefix.get_mut(&old.prefix) {
             routes.retain(|route| !Arc::ptr_eq(route, &old));
             if routes.is_empty() {
                 self.by_prefix.remove(&old.prefix);
             }
         }
+        Some(old)
     }
 
     /// The route of a Task.
     pub fn task(&self, namespace: &str, name: &str) -> Option<&Arc<Route>> {
         self.by_task.get(&(namespace.into(), name.into()))
+    }
+
+    /// Whether any Task names this gateway.
+    pub fn has_task_on(&self, gateway: &GatewayId) -> bool {
+        self.by_task.values().any(|route| route.gateways.contains(gateway))
+    }
+
+    /// The same, of a Task that is known otherwise.
+    pub fn route_of(&self, task: &TaskId) -> Option<&Arc<Route>> {
+        self.by_task.get(&(task.namespace.clone(), task.name.clone()))
     }
 
     pub fn listeners(&self, gateway: &GatewayId) -> Option<&[Listener]> {
@@ -343,7 +373,7 @@ impl Table {
 }
 
 /// A host as requests have it: without its port and a final dot, in lower case.
-fn host_name(host: &str) -> String {
+pub(crate) fn host_name(host: &str) -> String {
     let without_port = match host.rsplit_once(':') {
         // What ends with a bracket is an IPv6 address without a port.
         Some((name, _)) if !host.ends_with(']') => name,

@@ -13,15 +13,15 @@ use hyper_util::server::conn::auto;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::decide::HEADER_LIMIT;
 use crate::proxy::{Client, Proxy};
+use crate::slots::{Free, Slots};
 use crate::socket;
-use crate::tls::Listeners;
+use crate::tls::{Greeting, Listeners};
 use crate::usage::{Counted, Exchange, Use};
 
 /// How long a client may take to agree on TLS.
@@ -87,16 +87,22 @@ async fn accept(
             (slot, listener.accept().await)
         };
         let (slot, accepted) = tokio::select! {
-            taken = taking_in => taken,
+            // Another may have the socket by then.
+            biased;
             () = stop.cancelled() => return,
+            taken = taking_in => taken,
         };
         match accepted {
             Ok((stream, client)) => {
                 failing = false;
+                let Some(slot) = proxy.slots.take(slot, client.ip()) else {
+                    tracing::debug!(port, client = %client.ip(), "closed: it has as many connections as it may");
+                    continue;
+                };
                 socket::prepare(&stream, socket::CLIENT_PATIENCE);
                 let cut = CancellationToken::new();
-                let (address, secure) = (client.ip(), tls.is_some());
-                let client = Arc::new(Client { port, address, secure, cut, slot: Arc::new(slot) });
+                let (address, slot) = (client.ip(), Arc::new(slot));
+                let client = Client { port, address, tls: None, cut, slot };
                 match tls.clone() {
                     None => connections.spawn(connection(stream, client, proxy.clone(), stop.clone())),
                     Some(tls) => {
@@ -116,30 +122,31 @@ async fn accept(
 }
 
 /// A place for one more connection.
-async fn slot(slots: &Arc<Semaphore>, full: &mut bool, port: u16) -> OwnedSemaphorePermit {
-    if let Ok(slot) = slots.clone().try_acquire_owned() {
+async fn slot(slots: &Slots, full: &mut bool, port: u16) -> Free {
+    if let Some(slot) = slots.try_wait() {
         *full = false;
         return slot;
     }
     if !std::mem::replace(full, true) {
         tracing::warn!(port, "there are as many connections as there may be: new ones wait");
     }
-    slots.clone().acquire_owned().await.expect("the semaphore is never closed")
+    slots.wait().await
 }
 
 /// Agrees with a client on TLS, by the name that it asks for, and serves it.
 async fn encrypted(
     stream: TcpStream,
     tls: Arc<Listeners>,
-    client: Arc<Client>,
+    client: Client,
     proxy: Arc<Proxy>,
     stop: CancellationToken,
 ) {
     let agreeing = async {
         let greeted = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
-        let config = tls.find(greeted.client_hello().server_name());
+        let greeting = Greeting::new(greeted.client_hello().server_name(), tls);
+        let config = greeting.config();
         let config = config.ok_or_else(|| io::Error::other("no listener has the name that it asks for"))?;
-        greeted.into_stream(config).await
+        Ok::<_, io::Error>((greeted.into_stream(config).await?, greeting))
     };
     let limit = HANDSHAKE_LIMIT.min(proxy.head_timeout);
     let agreed = tokio::select! {
@@ -147,25 +154,31 @@ async fn encrypted(
         () = stop.cancelled() => return,
     };
     match agreed {
-        Ok(Ok(stream)) => Box::pin(connection(stream, client, proxy, stop)).await,
+        Ok(Ok((stream, greeting))) => {
+            let client = Client { tls: Some(greeting), ..client };
+            Box::pin(connection(stream, client, proxy, stop)).await;
+        }
         Ok(Err(error)) => tracing::debug!(%error, "a client's handshake failed"),
         Err(_) => tracing::debug!("a client's handshake took too long"),
     }
 }
 
-async fn connection<S>(stream: S, client: Arc<Client>, proxy: Arc<Proxy>, stop: CancellationToken)
+async fn connection<S>(stream: S, client: Client, proxy: Arc<Proxy>, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (cut_all, head_timeout) = (proxy.cut.clone(), proxy.head_timeout);
     let cut = client.cut.clone();
+    let client = Arc::new(client);
     let usage = Arc::new(Use::new());
     let used = usage.clone();
     let service = service_fn(move |request| {
         let (proxy, client, exchange) = (proxy.clone(), client.clone(), Exchange::begin(&used));
         async move {
-            let response = proxy.answer(&client, request).await;
-            Ok::<_, Infallible>(response.map(|body| Counted { body, _exchange: exchange }))
+            let seen = proxy.see();
+            let response = proxy.answer(&client, request, &seen).await;
+            let counted = |body| Counted::new(body, exchange, seen, (head_timeout, &client.cut));
+            Ok::<_, Infallible>(response.map(counted))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -12,7 +12,7 @@ use gateway_api::httproutes::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::guard::Guard;
+use crate::guard::{self, Guard};
 use crate::route::{GatewayId, HostPattern, Listener, Route, Table};
 use crate::tls::Unresolved;
 
@@ -72,10 +72,12 @@ impl Verdict {
     }
 }
 
-/// The status of a Gateway, given how each of its listeners fares and how many routes it has.
+/// The status of a Gateway, given how each of its listeners fares and how many routes it has, and why nobody is let in,
+/// if that is so.
 pub(crate) fn gateway(
     gateway: &Gateway,
     listeners: &[(Serving, i32)],
+    lost: Option<&str>,
     address: &str,
     now: &Time,
 ) -> GatewayStatus {
@@ -102,10 +104,11 @@ pub(crate) fn gateway(
             }
         })
         .collect();
-    let programmed = match troubles.as_slice() {
-        [] => Verdict::yes("Programmed", "all listeners are served"),
-        some if some.len() < listeners.len() => Verdict::yes("Programmed", &some.join("; ")),
-        all => Verdict::no("Invalid", all.join("; ")),
+    let programmed = match (lost, troubles.as_slice()) {
+        (Some(why), _) => Verdict::no("Invalid", format!("{why}: nobody is let in")),
+        (None, []) => Verdict::yes("Programmed", "all listeners are served"),
+        (None, some) if some.len() < listeners.len() => Verdict::yes("Programmed", &some.join("; ")),
+        (None, all) => Verdict::no("Invalid", all.join("; ")),
     };
     programmed.put(PROGRAMMED, generation, &mut conditions, now);
     let before = old.listeners.unwrap_or_default();
@@ -286,11 +289,17 @@ fn said(reference: &HttpRouteParentRefs) -> HttpRouteStatusParentsParentRef {
 /// Puts the conditions of a Gateway that speak of its TaskGateway's policy, of this generation of it.
 pub(crate) fn policy(conditions: &mut Vec<Condition>, guard: &Guard, generation: Option<i64>, now: &Time) {
     for (type_, said) in [(SECURITY_IN_FORCE, guard.security()), (LIMITS_IN_FORCE, guard.rate_limits())] {
-        match said {
-            Some(Ok(message)) => Verdict::yes("InForce", message).put(type_, generation, conditions, now),
-            Some(Err(why)) => Verdict::no("Unsupported", why).put(type_, generation, conditions, now),
-            None => drop(conditions::remove(conditions, type_)),
-        }
+        let verdict = match said {
+            Some(guard::Verdict::InForce(message)) => Verdict::yes("InForce", &message),
+            Some(guard::Verdict::Unsupported(why)) => Verdict::no("Unsupported", why),
+            Some(guard::Verdict::Unknown(why)) => Verdict::no("PolicyUnknown", why),
+            Some(guard::Verdict::WithoutKeys(why)) => Verdict::no("KeysUnavailable", why),
+            None => {
+                conditions::remove(conditions, type_);
+                continue;
+            }
+        };
+        verdict.put(type_, generation, conditions, now);
     }
 }
 

@@ -1,7 +1,8 @@
 //! TLS of listeners: certificates out of Secrets, chosen by the name that a client asks for. Pure but for what rustls
 //! keeps. A listener whose certificates cannot be read is not served; others go on.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -40,6 +41,7 @@ pub(crate) enum Unresolved {
 pub(crate) struct Served {
     host: HostPattern,
     made_of: MadeOf,
+    pairs: Arc<Pairs>,
     config: Arc<ServerConfig>,
 }
 
@@ -95,13 +97,14 @@ impl Served {
             return Ok(same.clone());
         }
         let pairs: Result<Vec<Pair>, Unresolved> = secrets.iter().map(|secret| Pair::read(secret)).collect();
-        let config = config(pairs?, versions).map_err(Unresolved::Invalid)?;
-        Ok(Served { host, made_of, config: Arc::new(config) })
+        let pairs = Arc::new(Pairs(pairs?));
+        let config = config(pairs.clone(), versions).map_err(Unresolved::Invalid)?;
+        Ok(Served { host, made_of, pairs, config: Arc::new(config) })
     }
 }
 
-fn config(pairs: Vec<Pair>, versions: Versions) -> Result<ServerConfig, String> {
-    if pairs.is_empty() {
+fn config(pairs: Arc<Pairs>, versions: Versions) -> Result<ServerConfig, String> {
+    if pairs.0.is_empty() {
         return Err("tls.certificateRefs names no Secret".into());
     }
     let all: [(TlsVersion, &'static SupportedProtocolVersion); 2] =
@@ -117,7 +120,7 @@ fn config(pairs: Vec<Pair>, versions: Versions) -> Result<ServerConfig, String> 
         .with_protocol_versions(&spoken)
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(Pairs(pairs)));
+        .with_cert_resolver(pairs);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -168,13 +171,30 @@ impl ResolvesServerCert for Pairs {
     }
 }
 
-/// All listeners with TLS of a port, of all Gateways that share it.
+impl Pairs {
+    /// The number of the one for a name, whatever a client knows; the first if there is none.
+    fn of(&self, name: &str) -> usize {
+        let name = ServerName::try_from(name).ok();
+        name.and_then(|name| self.0.iter().position(|pair| pair.is_for(&name))).unwrap_or(0)
+    }
+}
+
+/// All listeners with TLS of a port, of all Gateways that share it. Of several for a name that fit equally well, the
+/// older Gateway's has it: nobody takes a name over by coming later.
 #[derive(Default)]
-pub(crate) struct Listeners(RwLock<HashMap<GatewayId, Vec<Served>>>);
+pub(crate) struct Listeners(RwLock<BTreeMap<GatewayId, Shown>>);
+
+/// What a Gateway shows.
+#[derive(Clone, Default)]
+struct Shown {
+    /// When it was created, in seconds since 1970.
+    since: i64,
+    served: Vec<Served>,
+}
 
 impl Listeners {
-    pub(crate) fn set(&self, gateway: &GatewayId, served: Vec<Served>) {
-        self.0.write().insert(gateway.clone(), served);
+    pub(crate) fn set(&self, gateway: &GatewayId, since: i64, served: Vec<Served>) {
+        self.0.write().insert(gateway.clone(), Shown { since, served });
     }
 
     pub(crate) fn remove(&self, gateway: &GatewayId) {
@@ -182,17 +202,117 @@ impl Listeners {
     }
 
     pub(crate) fn of(&self, gateway: &GatewayId) -> Vec<Served> {
-        self.0.read().get(gateway).cloned().unwrap_or_default()
+        self.0.read().get(gateway).map(|shown| shown.served.clone()).unwrap_or_default()
     }
 
-    /// How to speak with a client that asks for this name; none if no listener has it. A client that asks for none gets
-    /// a listener for any, if there is one.
-    pub(crate) fn find(&self, name: Option<&str>) -> Option<Arc<ServerConfig>> {
+    /// The listener for a name; none if no listener has it. A client that asks for none gets one for any, if there is
+    /// one.
+    fn find<T>(&self, name: &str, show: impl FnOnce(&GatewayId, usize, &Served) -> T) -> Option<T> {
         let listeners = self.0.read();
-        let all = listeners.values().flatten();
-        let name = name.unwrap_or_default().to_ascii_lowercase();
-        let best =
-            all.filter_map(|served| Some((served.host.fits(&name)?, served))).max_by_key(|(fit, _)| *fit);
-        best.map(|(_, served)| served.config.clone())
+        let all = listeners.iter().flat_map(|(gateway, shown)| {
+            let numbered = shown.served.iter().enumerate();
+            numbered.map(move |(number, served)| (gateway, shown.since, number, served))
+        });
+        let best = all
+            .filter_map(|(gateway, since, number, served)| {
+                let fit = served.host.fits(name)?;
+                Some(((fit, Reverse((since, gateway, number))), served))
+            })
+            .max_by_key(|(rank, _)| *rank);
+        best.map(|((_, Reverse((_, gateway, number))), served)| show(gateway, number, served))
+    }
+
+    /// Which listener, and which of its certificates, is for a name. Without a name certificates are not told apart:
+    /// whoever names none gets the first.
+    fn place(&self, name: &str, certificate: bool) -> Option<(GatewayId, usize, usize)> {
+        self.find(name, |gateway, number, served| {
+            (gateway.clone(), number, if certificate { served.pairs.of(name) } else { 0 })
+        })
+    }
+}
+
+/// How a client began to speak TLS: the name that it asked for, among these listeners.
+pub(crate) struct Greeting {
+    name: String,
+    listeners: Arc<Listeners>,
+}
+
+impl Greeting {
+    pub(crate) fn new(name: Option<&str>, listeners: Arc<Listeners>) -> Greeting {
+        let name = name.unwrap_or_default().trim_end_matches('.').to_ascii_lowercase();
+        Greeting { name, listeners }
+    }
+
+    /// How to speak with the client.
+    pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
+        self.listeners.find(&self.name, |_, _, served| served.config.clone())
+    }
+
+    /// Whether a request for this host may come by the connection: it would have got the same listener and the same
+    /// certificate. Otherwise it would come in by the rules of one listener and be served by those of another.
+    pub(crate) fn is_for(&self, host: &str) -> bool {
+        let named = !self.name.is_empty();
+        self.name == host || self.listeners.place(&self.name, named) == self.listeners.place(host, named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    fn served(host: &str, names: &[&str]) -> Served {
+        let pair = |name: &&str| {
+            let key = KeyPair::generate().unwrap();
+            let certificate =
+                CertificateParams::new([(*name).to_owned()]).unwrap().self_signed(&key).unwrap();
+            let chain = vec![certificate.der().clone()];
+            let der = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
+            let key = CertifiedKey::from_der(chain, der, &default_provider()).unwrap();
+            Pair { certificate: certificate.der().clone(), key: Arc::new(key) }
+        };
+        let pairs = Arc::new(Pairs(names.iter().map(pair).collect()));
+        let config = Arc::new(config(pairs.clone(), (None, None)).unwrap());
+        let made_of = MadeOf { secrets: Vec::new(), versions: (None, None) };
+        Served { host: HostPattern::read(Some(host)), made_of, pairs, config }
+    }
+
+    fn id(name: &str) -> GatewayId {
+        GatewayId { namespace: "n".into(), name: name.into() }
+    }
+
+    #[test]
+    fn the_older_gateway_has_a_name() {
+        let of = |order: [(&str, i64); 3]| {
+            let listeners = Arc::new(Listeners::default());
+            for (name, since) in order {
+                listeners.set(&id(name), since, vec![served("*.a.example", &["x.a.example"])]);
+            }
+            listeners.place("x.a.example", true).unwrap().0.name.to_string()
+        };
+        // Many times, since a map of another kind would be right now and then.
+        for _ in 0..8 {
+            assert_eq!(of([("a", 9), ("b", 5), ("c", 7)]), "b");
+            assert_eq!(of([("c", 5), ("b", 5), ("a", 5)]), "a");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_for_what_has_its_listener_and_certificate() {
+        let listeners = Arc::new(Listeners::default());
+        let one = served("*.a.example", &["x.a.example", "*.a.example"]);
+        listeners.set(&id("one"), 1, vec![one, served("z.a.example", &["z.a.example"])]);
+        listeners.set(&id("two"), 2, vec![served("", &["any.example"])]);
+        let greeting = |name: Option<&str>| Greeting::new(name, listeners.clone());
+        let by_x = greeting(Some("X.a.example"));
+        assert!(by_x.is_for("x.a.example"));
+        assert!(!by_x.is_for("y.a.example"), "another certificate");
+        assert!(!by_x.is_for("z.a.example"), "another listener");
+        assert!(!by_x.is_for("b.example"), "another gateway");
+        let by_y = greeting(Some("y.a.example"));
+        assert!(by_y.is_for("w.a.example") && !by_y.is_for("x.a.example"), "they share one");
+        let by_none = greeting(None);
+        assert!(by_none.is_for("b.example") && by_none.is_for("127.0.0.1") && !by_none.is_for("x.a.example"));
     }
 }

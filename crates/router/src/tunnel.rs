@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::observe::Sight;
 use crate::watch::silent_for;
 
 /// Copies between client and instance until both have ended, nothing is said for too long, or the gateway stops.
@@ -24,6 +25,7 @@ pub(crate) async fn run(
     in_use: Arc<InUse>,
     silence: Option<Duration>,
     stop: CancellationToken,
+    seen: Arc<Sight>,
 ) {
     let (client, instance) = match tokio::try_join!(client, instance) {
         Ok(both) => both,
@@ -31,7 +33,8 @@ pub(crate) async fn run(
     };
     let mut client = TokioIo::new(client);
     let last = Arc::new(Mutex::new(Instant::now()));
-    let mut instance = Lively { inner: TokioIo::new(instance), in_use: in_use.clone(), last: last.clone() };
+    let mut instance =
+        Lively { inner: TokioIo::new(instance), in_use: in_use.clone(), last: last.clone(), seen };
     tokio::select! {
         copied = tokio::io::copy_bidirectional(&mut client, &mut instance) => {
             if let Err(error) = copied {
@@ -49,6 +52,7 @@ struct Lively<T> {
     inner: T,
     in_use: Arc<InUse>,
     last: Arc<Mutex<Instant>>,
+    seen: Arc<Sight>,
 }
 
 impl<T> Lively<T> {
@@ -66,8 +70,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for Lively<T> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buffer))?;
-        if buffer.filled().len() > before {
+        let read = buffer.filled().len() - before;
+        if read > 0 {
             self.alive();
+            self.seen.sent(read as u64);
         }
         Poll::Ready(Ok(()))
     }
@@ -77,6 +83,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Lively<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.inner).poll_write(cx, bytes))?;
         self.alive();
+        self.seen.received(written as u64);
         Poll::Ready(Ok(written))
     }
 

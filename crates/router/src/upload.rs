@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -12,11 +13,12 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, Sleep};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep, timeout_at};
 
 use crate::body::Error;
 use crate::protocol::json;
+use crate::room::Taken;
 
 /// How much is read before there is an instance, in bytes.
 const READ_AHEAD: usize = 64 << 10;
@@ -30,7 +32,7 @@ pub(crate) struct Received {
     size: usize,
     ended: bool,
     /// The room that what was read takes up.
-    room: Option<OwnedSemaphorePermit>,
+    room: Option<Taken>,
 }
 
 /// Why a body was not read as a whole.
@@ -41,6 +43,8 @@ pub(crate) enum Unread {
     NoRoom,
     /// Nothing came for so long.
     Stalled(Duration),
+    /// All of it together took longer than it may.
+    Slow,
     Broken(hyper::Error),
     /// Whoever looks at it does not want it.
     Unwanted(json::Error),
@@ -52,23 +56,25 @@ impl Received {
         Received { inner, early: VecDeque::new(), size: 0, ended, room: None }
     }
 
-    /// Reads all of it, shows it to `look`, and keeps it to be passed on.
+    /// Reads all of it until a deadline, shows it to `look`, and keeps it in this room to be passed on.
     pub(crate) async fn read_whole(
         &mut self,
         limit: usize,
         idle: Option<Duration>,
-        room: &Arc<Semaphore>,
+        deadline: Instant,
+        mut room: Taken,
         mut look: impl FnMut(&[u8]) -> Result<(), json::Error>,
     ) -> Result<(), Unread> {
         if self.inner.size_hint().lower() > limit as u64 {
             return Err(Unread::TooLarge);
         }
         while !self.ended {
-            let frame = match idle {
-                Some(idle) => tokio::time::timeout(idle, self.inner.frame()).await,
-                None => Ok(self.inner.frame().await),
-            };
-            let frame = frame.map_err(|_| Unread::Stalled(idle.unwrap_or_default()))?;
+            let silence = idle.map(|idle| Instant::now() + idle);
+            let until = silence.map_or(deadline, |silence| silence.min(deadline));
+            let frame = timeout_at(until, self.inner.frame()).await.map_err(|_| match idle {
+                Some(idle) if until < deadline => Unread::Stalled(idle),
+                _ => Unread::Slow,
+            })?;
             let Some(frame) = frame.transpose().map_err(Unread::Broken)? else {
                 self.ended = true;
                 break;
@@ -78,28 +84,16 @@ impl Received {
             if self.size > limit {
                 return Err(Unread::TooLarge);
             }
-            self.take_room(room)?;
+            if !room.grow(self.size) {
+                return Err(Unread::NoRoom);
+            }
             if let Some(bytes) = frame.data_ref() {
                 look(bytes).map_err(Unread::Unwanted)?;
             }
             self.early.push_back(frame);
             self.ended = self.inner.is_end_stream();
         }
-        Ok(())
-    }
-
-    fn take_room(&mut self, room: &Arc<Semaphore>) -> Result<(), Unread> {
-        let held = self.room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let more = (self.size.div_ceil(1024)).saturating_sub(held);
-        if more == 0 {
-            return Ok(());
-        }
-        let more = u32::try_from(more).map_err(|_| Unread::TooLarge)?;
-        let taken = room.clone().try_acquire_many_owned(more).map_err(|_| Unread::NoRoom)?;
-        match &mut self.room {
-            Some(held) => held.merge(taken),
-            None => self.room = Some(taken),
-        }
+        self.room = Some(room);
         Ok(())
     }
 
@@ -126,9 +120,20 @@ impl Received {
 pub(crate) struct Progress {
     ended: OnceLock<Instant>,
     stalled: OnceLock<Duration>,
+    received: AtomicU64,
 }
 
 impl Progress {
+    /// How many bytes of its body went on.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    fn passed(&self, frame: &Frame<Bytes>) {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// When it had been received as a whole.
     pub(crate) fn ended(&self) -> Option<Instant> {
         self.ended.get().copied()
@@ -151,7 +156,7 @@ pub(crate) struct Sent {
     limit: Option<Duration>,
     /// Runs only while the client is waited for: the instance may take its time.
     waiting: Option<Pin<Box<Sleep>>>,
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Option<Taken>,
     /// Dropped with the body, which tells whoever waits.
     _over: Option<oneshot::Sender<()>>,
 }
@@ -203,6 +208,7 @@ impl Body for Sent {
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         if let Some(frame) = self.early.pop_front() {
             self.in_use.active();
+            self.progress.passed(&frame);
             return Poll::Ready(Some(Ok(frame)));
         }
         let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
@@ -211,7 +217,10 @@ impl Body for Sent {
         };
         self.waiting = None;
         match &frame {
-            Some(Ok(_)) => self.in_use.active(),
+            Some(Ok(frame)) => {
+                self.in_use.active();
+                self.progress.passed(frame);
+            }
             Some(Err(_)) | None => drop(self.progress.ended.set(Instant::now())),
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Error::from)))

@@ -3,16 +3,19 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::Either;
 use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::body::Reply;
+use crate::observe::Sight;
 
 /// The use of a connection.
 pub(crate) struct Use {
@@ -74,10 +77,40 @@ impl Drop for Exchange {
     }
 }
 
-/// The body of a response, which ends its exchange.
+/// The body of a response, which ends its exchange, and tells what became of it.
 pub(crate) struct Counted {
-    pub(crate) body: Reply,
-    pub(crate) _exchange: Exchange,
+    body: Reply,
+    _exchange: Exchange,
+    seen: Arc<Sight>,
+    /// Dropped with this, which ends the wait for it.
+    _over: Option<oneshot::Sender<()>>,
+}
+
+impl Counted {
+    /// A word of the gateway itself has to be taken within the limit, or the connection is closed: HTTP/2 lets a client
+    /// leave it for as long as it likes. What an instance says has the limits of its Task.
+    pub(crate) fn new(
+        body: Reply,
+        exchange: Exchange,
+        seen: Arc<Sight>,
+        (limit, connection): (Duration, &CancellationToken),
+    ) -> Counted {
+        if body.is_end_stream() {
+            seen.whole();
+        }
+        let unread = matches!(body, Either::Right(_)) && !body.is_end_stream();
+        let over = unread.then(|| {
+            let (over, ended) = oneshot::channel::<()>();
+            let connection = connection.clone();
+            tokio::spawn(async move {
+                if tokio::time::timeout(limit, ended).await.is_err() {
+                    connection.cancel();
+                }
+            });
+            over
+        });
+        Counted { body, _exchange: exchange, seen, _over: over }
+    }
 }
 
 impl Body for Counted {
@@ -88,7 +121,18 @@ impl Body for Counted {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                self.seen.sent(frame.data_ref().map_or(0, |data| data.len() as u64));
+                if self.body.is_end_stream() {
+                    self.seen.whole();
+                }
+            }
+            Some(Err(error)) => self.seen.broke(&**error),
+            None => self.seen.whole(),
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -102,7 +146,10 @@ impl Body for Counted {
 
 #[cfg(test)]
 mod tests {
+    use agentcube_operator::metrics::Registry;
+
     use super::*;
+    use crate::observe::Observer;
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_idle_when_its_last_exchange_has_ended() {
@@ -120,5 +167,26 @@ mod tests {
         let (used, ()) = tokio::join!(connection.idle_for(limit), using);
         assert!(used);
         assert_eq!(begun.elapsed(), limit + Duration::from_secs(1000) + limit);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_taken_in_time_or_the_connection_ends() {
+        let (usage, limit) = (Arc::new(Use::new()), Duration::from_secs(60));
+        let refusal = || Either::Right(http_body_util::Full::new(Bytes::from("no")));
+        let connection = CancellationToken::new();
+        let observer = Observer::new("gateway", &Registry::new(), None);
+        let counted = || {
+            let (exchange, seen) = (Exchange::begin(&usage), Sight::begin(&observer));
+            Counted::new(refusal(), exchange, seen, (limit, &connection))
+        };
+        let taken = counted();
+        tokio::time::sleep(limit / 2).await;
+        drop(taken);
+        tokio::time::sleep(limit).await;
+        assert!(!connection.is_cancelled());
+        let begun = Instant::now();
+        let _unread = counted();
+        connection.cancelled().await;
+        assert_eq!(begun.elapsed(), limit);
     }
 }

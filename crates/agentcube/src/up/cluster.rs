@@ -16,6 +16,7 @@ use anyhow::Context;
 
 use super::operator::{self, Operator};
 use super::{definitions, gateway, offer, runtimes};
+use crate::access_log;
 use crate::paths::DataDir;
 
 /// What the one node is called.
@@ -36,6 +37,7 @@ pub(super) struct Options<'a> {
     pub(super) egress: network::Egress,
     /// The socket for requests to Tasks.
     pub(super) gateway: TcpListener,
+    pub(super) access_log: access_log::Arguments,
     /// Where programs are looked for.
     pub(super) path: Vec<PathBuf>,
 }
@@ -101,11 +103,14 @@ impl Cluster {
             listener: options.gateway,
             address: at.ip(),
             metrics: metrics.clone(),
+            access_log: options.access_log,
         });
         let (operator, ()) = tokio::join!(operator, node.ready());
+        let operator = operator?;
         let api = apiserver.server().api();
-        api.set_hooks(Hooks { metrics: Some(Arc::new(move || metrics.encode())), ..api.hooks() });
-        Ok(Self { apiserver, node, operator: operator?, gateway: at })
+        let debug = Some(operator.debug());
+        api.set_hooks(Hooks { metrics: Some(Arc::new(move || metrics.encode())), debug, ..api.hooks() });
+        Ok(Self { apiserver, node, operator, gateway: at })
     }
 
     /// Where requests to Tasks come in.

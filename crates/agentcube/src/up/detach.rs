@@ -27,6 +27,10 @@ pub(super) fn run(arguments: &Arguments, log_filter: &str, data: &DataDir) -> an
     if let Some(path) = &arguments.data_dir {
         command.arg("--data-dir").arg(path);
     }
+    command.args(["--gateway-listen", &arguments.gateway_listen.to_string()]);
+    if let Some(path) = arguments.access_log.given() {
+        command.arg("--access-log").arg(path);
+    }
     if arguments.memory {
         command.arg("--memory");
     }

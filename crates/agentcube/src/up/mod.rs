@@ -22,21 +22,16 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::access_log;
 use crate::environment::Environment;
-use crate::exit::{Outcome, say};
-use crate::output;
+use crate::exit::{Outcome, Usage, say};
 use crate::paths::{self, DataDir, write_private};
+use crate::{memory, output};
 use cluster::Cluster;
 use running::{Lock, Phase, Place, Record};
 
 /// How long parts may take to stop before the process ends without them.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
-
-/// After that long what a start needed is free again.
-const SETTLED: Duration = Duration::from_secs(3);
-
-/// How often free memory is given back.
-const MEMORY_PERIOD: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -68,6 +63,8 @@ pub(crate) struct Arguments {
     /// Pods reach each other and Services, but nothing outside
     #[arg(long)]
     no_egress: bool,
+    #[command(flatten)]
+    access_log: access_log::Arguments,
     /// Run in the background; returns when it is ready
     #[arg(long)]
     detach: bool,
@@ -91,6 +88,12 @@ pub(crate) fn run(
     log_filter: &str,
     environment: &Environment,
 ) -> anyhow::Result<Outcome> {
+    if arguments.access_log.is_stdout() && (arguments.detach || arguments.background) {
+        return Err(Usage(
+            "--access-log -: in the background there is no standard output; name a file".into(),
+        )
+        .into());
+    }
     let data = arguments.data_dir(environment);
     data.create().with_context(|| format!("cannot make the data directory {}", data.path().display()))?;
     if arguments.detach {
@@ -152,7 +155,7 @@ async fn serve(
     if arguments.background {
         detach::let_go()?;
     }
-    tokio::spawn(give_memory_back());
+    tokio::spawn(memory::give_back());
     let failed = tokio::select! {
         () = signals.stop() => false,
         () = cluster.failed() => true,
@@ -176,16 +179,6 @@ async fn serve(
     Ok(Outcome::Done)
 }
 
-/// What a start, or a burst later on, took and does not need any more.
-async fn give_memory_back() {
-    let mut due = tokio::time::interval_at((Instant::now() + SETTLED).into(), MEMORY_PERIOD);
-    loop {
-        due.tick().await;
-        // It takes a while where there is much, so it has a thread of its own.
-        let _ended = tokio::task::spawn_blocking(agentcube_runtime::memory::give_back).await;
-    }
-}
-
 /// Starts on the address of the last run if that can be had.
 async fn start(
     arguments: &Arguments,
@@ -206,6 +199,7 @@ async fn start(
         runtime_directories: directories.chain(path.iter().cloned()).collect(),
         egress: if arguments.no_egress { Egress::Closed } else { Egress::Open },
         gateway,
+        access_log: arguments.access_log.clone(),
         path,
     };
     let cluster = Cluster::start(options, spawner).await?;

@@ -5,12 +5,14 @@
 use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
 
+use agentcube_apiserver::hooks;
 use agentcube_instance::lifecycle::{self, Limits};
 use agentcube_instance::reserve::{self, Reserver};
 use agentcube_instance::spec::{Config, Providers};
 use agentcube_instance::timing::Timing;
 use agentcube_instance::token;
 use agentcube_operator::metrics::Registry;
+use agentcube_router::observe::{self, AccessLog, Hiding};
 use agentcube_router::{Connect, Gateway};
 use agentcube_task::Controllers;
 use anyhow::Context;
@@ -19,6 +21,8 @@ use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::access_log;
 
 /// Where the operator has its own objects.
 pub(super) const NAMESPACE: &str = "agentcube-system";
@@ -35,6 +39,7 @@ pub(super) struct Options {
     pub(super) address: IpAddr,
     /// Where all of them count what they do.
     pub(super) metrics: Registry,
+    pub(super) access_log: access_log::Arguments,
 }
 
 /// A part that runs until it is told to stop.
@@ -60,14 +65,19 @@ impl Part {
 /// The parts, in the order in which they stop.
 pub(super) struct Operator {
     parts: Vec<Part>,
+    reserver: Reserver,
+    hiding: Hiding,
+    access_log: Option<AccessLog>,
 }
 
 impl Operator {
     /// Starts everything; comes back when requests can be served.
     pub(super) async fn start(options: Options) -> anyhow::Result<Operator> {
-        let Options { client, config, connect, listener, address, metrics } = options;
+        let Options { client, config, connect, listener, address, metrics, access_log } = options;
         make_namespace(&client).await.context("cannot make the operator's namespace")?;
         let keys = token::ensure_master_keys(client.clone(), NAMESPACE).await?;
+        let hiding = Hiding::new(keys.hiding_key());
+        let access_log = access_log.open(&hiding, &metrics)?;
         let timing = Timing::default();
         let providers = Providers::new(client.clone(), config);
         let provider = Arc::new(providers.clone());
@@ -80,6 +90,9 @@ impl Operator {
         let gateway = agentcube_router::Options {
             address,
             bound: vec![listener],
+            grpc: Some(Arc::new(agentcube_extproc::Grpc)),
+            metrics,
+            access_log: access_log.clone(),
             ..agentcube_router::Options::default()
         };
         let gateway = Gateway::new(client, Arc::new(reserver.clone()), connect, gateway);
@@ -94,13 +107,25 @@ impl Operator {
             Part::start(|stop| providers.run(stop)),
         ];
         reserver.ready().await;
-        Ok(Operator { parts })
+        Ok(Operator { parts, reserver, hiding, access_log })
+    }
+
+    /// Pages for whoever looks for a mistake.
+    pub(super) fn debug(&self) -> hooks::Debug {
+        let (reserver, hiding) = (self.reserver.clone(), self.hiding.clone());
+        Arc::new(move |page, query| match page {
+            "sessions" => Some(observe::sessions(&reserver, &hiding, query)),
+            _ => None,
+        })
     }
 
     /// Stops one part after the other.
     pub(super) async fn stop(self) {
         for part in self.parts {
             part.stop().await;
+        }
+        if let Some(log) = self.access_log {
+            let _ended = tokio::task::spawn_blocking(move || log.finish()).await;
         }
     }
 }

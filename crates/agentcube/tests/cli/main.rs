@@ -6,6 +6,7 @@ mod cluster;
 mod definitions;
 mod live;
 mod node;
+mod router;
 mod sample_agent;
 mod sessions;
 mod streams;

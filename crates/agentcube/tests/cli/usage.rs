@@ -18,6 +18,7 @@ fn wrong_command_lines_exit_with_2() {
         &["exec", "pod"],
         &["up", "--listen", "nonsense"],
         &["up", "--detach", "--background"],
+        &["router", "--admin-token-file", "x"],
         &["logs"],
         &["port-forward", "pod"],
         &["port-forward", "pod", "80:HTTP"],

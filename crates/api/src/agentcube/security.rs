@@ -153,9 +153,9 @@ pub struct ExtAuthSpec {
 pub struct HttpExtAuth {
     /// The service.
     pub backend_ref: BackendRef,
-    /// Path that is put before the request's own.
+    /// Path that is put before the request's own; begins with a slash.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = 1024), regex(pattern = r"^/[^?#\s]*$"))]
     pub path: Option<String>,
     /// Headers of the service's answer that are passed to the instance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

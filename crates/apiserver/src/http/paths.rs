@@ -1,4 +1,4 @@
-//! The paths that are not resources: health, metrics, version, discovery, OpenAPI.
+//! The paths that are not resources: health, metrics, pages for debugging, version, discovery, OpenAPI.
 
 use http::{HeaderMap, Method, Response, StatusCode, Uri, header};
 use serde_json::json;
@@ -31,6 +31,11 @@ pub(super) fn plain(
         ["healthz" | "livez" | "readyz", ..] => reply::text(StatusCode::OK, "ok"),
         ["metrics"] => match api.hooks().metrics {
             Some(metrics) => reply::metrics(metrics()),
+            None => return Ok(None),
+        },
+        ["debug", page] => match api.hooks().debug.and_then(|debug| debug(page, uri.query())) {
+            Some(Ok(page)) => reply::json(StatusCode::OK, &page),
+            Some(Err(why)) => return Err(Status::bad_request(why)),
             None => return Ok(None),
         },
         ["version"] => reply::json(

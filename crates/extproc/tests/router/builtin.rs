@@ -21,7 +21,7 @@ pub(crate) struct Builtin {
 }
 
 impl Builtin {
-    pub(crate) async fn start(client: &Client, reserver: Reserver) -> Result<Builtin> {
+    pub(crate) async fn start(client: &Client, reserver: Reserver, options: Options) -> Result<Builtin> {
         define(client).await?;
         let bound = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = bound.local_addr()?;
@@ -33,7 +33,7 @@ impl Builtin {
         let gateways: Api<gateway_api::gateways::Gateway> = Api::default_namespaced(client.clone());
         gateways.create(&PostParams::default(), &serde_json::from_value(gateway)?).await?;
         let stop = CancellationToken::new();
-        let options = Options { bound: vec![bound], ..Options::default() };
+        let options = Options { bound: vec![bound], ..options };
         let gateway = Gateway::new(client.clone(), Arc::new(reserver), Arc::new(Tcp), options);
         tokio::spawn(gateway.run(stop.clone()));
         // Without a session a request is refused as soon as its Task is known.

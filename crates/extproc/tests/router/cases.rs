@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::Case;
 use crate::client::{get, head, send};
+use crate::seeing;
 use crate::world::World;
 
 /// In the order in which they are tried.
@@ -27,6 +28,21 @@ pub(crate) const ALL: &[Case] = &[
     Case { name: "a WebSocket", change: |_| {}, run: |world| websocket(world).boxed_local() },
     Case { name: "events", change: |_| {}, run: |world| events(world).boxed_local() },
     Case { name: "100 MB both ways", change: |_| {}, run: |world| large(world).boxed_local() },
+    Case {
+        name: "every request is counted once",
+        change: |_| {},
+        run: |world| seeing::counted(world).boxed_local(),
+    },
+    Case {
+        name: "the access log tells no secrets",
+        change: |_| {},
+        run: |world| seeing::logged(world).boxed_local(),
+    },
+    Case {
+        name: "what is on its way is seen",
+        change: |_| {},
+        run: |world| seeing::in_flight(world).boxed_local(),
+    },
     Case { name: "a client leaves", change: |_| {}, run: |world| leaves(world).boxed_local() },
     Case {
         name: "a session is idle from the end of its last request on",

@@ -8,6 +8,7 @@ mod client;
 mod envoy;
 mod failures;
 mod load;
+mod seeing;
 mod world;
 
 use std::process::ExitCode;

@@ -17,6 +17,8 @@ use agentcube_instance::reserve::{self, Reserver};
 use agentcube_instance::revision::owner;
 use agentcube_instance::timing::Timing;
 use agentcube_instance::token::{KeyId, Keys};
+use agentcube_operator::metrics::Registry;
+use agentcube_router::observe::{AccessLog, Hiding};
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -77,6 +79,7 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) backends: Arc<backend::Shared>,
     pub(crate) setting: Setting,
+    pub(crate) seen: Seen,
     routers: Mutex<Vec<Option<Router>>>,
     front: Option<Through>,
     files: Option<(Files, tempfile::TempDir)>,
@@ -115,6 +118,7 @@ impl World {
             client,
             backends,
             setting,
+            seen: Seen::new()?,
             routers: Mutex::default(),
             front: None,
             files,
@@ -136,10 +140,15 @@ impl World {
     }
 
     pub(crate) async fn with_gateway(mut self) -> Result<World> {
-        let reserver = reserver(&self.client, "router-0");
+        let reserver = reserver(&self.client, "router-0", &self.seen.registry);
         tokio::spawn(reserver.clone().run(CancellationToken::new()));
         reserver.ready().await;
-        self.front = Some(Through::Builtin(Builtin::start(&self.client, reserver).await?));
+        let options = agentcube_router::Options {
+            metrics: self.seen.registry.clone(),
+            access_log: Some(self.seen.log.clone()),
+            ..agentcube_router::Options::default()
+        };
+        self.front = Some(Through::Builtin(Builtin::start(&self.client, reserver, options).await?));
         Ok(self)
     }
 
@@ -175,6 +184,8 @@ impl World {
             notice: Duration::from_secs(2),
             drain: Duration::from_secs(5),
             tls,
+            metrics: self.seen.registry.clone(),
+            access_log: Some(self.seen.log.clone()),
             ..Options::default()
         };
         Router::start(&self.client, number, address, options).await
@@ -222,10 +233,55 @@ impl World {
     }
 }
 
-fn reserver(client: &Client, name: &str) -> Reserver {
+/// What operators see of it.
+pub(crate) struct Seen {
+    registry: Registry,
+    log: AccessLog,
+    written: Written,
+}
+
+/// What was written to the access log.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seen {
+    fn new() -> Result<Seen> {
+        let (registry, written) = (Registry::new(), Written::default());
+        let keys = Keys::generate(KeyId::new("k1").context("k1 is an id")?);
+        let hiding = Hiding::new(keys.hiding_key());
+        let log = AccessLog::to(Box::new(written.clone()), 1000, hiding, &registry)?;
+        Ok(Seen { registry, log, written })
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        self.registry.encode()
+    }
+
+    /// The lines of the access log.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        self.text().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.written.0.lock()).into_owned()
+    }
+}
+
+fn reserver(client: &Client, name: &str, metrics: &Registry) -> Reserver {
     let keys = Keys::generate(KeyId::new("k1").expect("k1 is an id"));
     let options = reserve::Options { name: name.into(), namespace: SYSTEM.into(), keys, timing: timing() };
-    Reserver::new(client.clone(), options)
+    Reserver::counted(client.clone(), options, metrics)
 }
 
 /// A router with threads of its own: when they go, so do its connections.
@@ -245,7 +301,7 @@ impl Router {
         options: Options,
     ) -> Result<Router> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let reserver = reserver(client, &format!("router-{number}"));
+        let reserver = reserver(client, &format!("router-{number}"), &options.metrics);
         let front = Front::new(client.clone(), Arc::new(reserver.clone()), options);
         let on_their_way = Box::new(front.on_their_way());
         let shutdown = CancellationToken::new();

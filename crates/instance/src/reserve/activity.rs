@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,6 +16,7 @@ use super::clock::Clock;
 use super::index::SessionId;
 use super::waiting::Grant;
 use crate::identity::InstanceId;
+use crate::provider::Path;
 
 /// The soonest that activity is written after it began.
 const SOONEST: Duration = Duration::from_millis(250);
@@ -43,7 +44,11 @@ pub(super) struct Use {
     written: AtomicU64,
     /// Is in the heap of what is to be written.
     queued: AtomicBool,
+    /// How the last request came by its instance: one more than the place of its path in [`PATHS`].
+    path: AtomicU8,
 }
+
+const PATHS: [Path; 4] = [Path::Reused, Path::Bound, Path::Waited, Path::Rebound];
 
 impl Use {
     /// A use of something whose activity up to `written` has been written down.
@@ -55,7 +60,25 @@ impl Use {
             last: AtomicU64::new(0),
             written: AtomicU64::new(millis(written)),
             queued: AtomicBool::new(false),
+            path: AtomicU8::new(0),
         }
+    }
+
+    /// A request came by its instance in this way.
+    pub(super) fn came_by(&self, path: Path) {
+        let at = PATHS.iter().position(|one| *one == path).map_or(0, |at| at + 1);
+        self.path.store(u8::try_from(at).unwrap_or_default(), Ordering::Relaxed);
+    }
+
+    /// How the last request came by its instance; none if there was none.
+    pub(super) fn last_path(&self) -> Option<Path> {
+        let at = usize::from(self.path.load(Ordering::Relaxed)).checked_sub(1)?;
+        PATHS.get(at).copied()
+    }
+
+    /// How many requests are in flight.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::SeqCst)
     }
 
     /// A request begins. To be followed by [`Activity::guard`].

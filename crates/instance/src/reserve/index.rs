@@ -185,6 +185,15 @@ impl Index {
         self.sessions.of(id).read().get(id).map(|entry| (**entry).clone())
     }
 
+    /// Shows all sessions, in no order. Requests are held up by a small part of them at a time.
+    pub(super) fn each_session(&self, mut see: impl FnMut(&SessionId, &Entry)) {
+        for shard in self.sessions.all() {
+            for (id, entry) in &*shard.read() {
+                see(id, entry);
+            }
+        }
+    }
+
     pub(super) fn instance(&self, uid: &str) -> Option<Arc<Instance>> {
         self.instances.of(uid).read().get_key_value(uid).map(|(held, ())| held.0.clone())
     }

@@ -55,6 +55,7 @@ impl Shared {
                 Some(grant) => grant,
                 None => {
                     *waited = true;
+                    let _waiting = view.counts.as_ref().map(|counts| counts.wait());
                     ticket.wait().await
                 }
             };

@@ -157,7 +157,7 @@ impl Shared {
                     let (key, rules) = (PoolKey::of(&view.id), view.rules(&self.timing));
                     let before = self.tasks.by_uid(&uid).is_some_and(|view| view.spec.is_some());
                     let first = view.spec.is_some() && !before;
-                    self.tasks.put(view);
+                    self.tasks.put(view, &self.counts);
                     self.pools.set_rules(&key, Some(rules));
                     if first {
                         self.tasks.prepared.notify_waiters();

@@ -8,6 +8,7 @@ use super::activity::Claim;
 use super::bind::Why;
 use super::binder;
 use super::bindings::{Binding, Joined, Outcome, outcome};
+use super::counts::OfTask;
 use super::index::SessionId;
 use super::tasks::TaskView;
 use super::waiting::PoolKey;
@@ -21,20 +22,24 @@ impl Shared {
     /// An instance for a request, counted.
     pub(super) async fn reserve(self: &Arc<Self>, request: Request) -> Result<Reserved, ReserveError> {
         let begun = self.clock.now();
-        let reserved = self.find(request).await;
-        match &reserved {
-            Ok(reserved) => {
-                self.counts.served(reserved.path);
-                if reserved.path != Path::Reused {
-                    self.counts.took(self.clock.now() - begun);
-                }
-            }
-            Err(error) => self.counts.refused(error),
+        let mut of_task = None;
+        let reserved = self.find(request, &mut of_task).await;
+        let path = reserved.as_ref().ok().map(|reserved| reserved.path);
+        if let Some(path) = path {
+            self.counts.served(path);
+        }
+        if let Some(of_task) = of_task {
+            of_task.took(path, self.clock.now() - begun);
         }
         reserved
     }
 
-    async fn find(self: &Arc<Self>, request: Request) -> Result<Reserved, ReserveError> {
+    /// Tells whose counts it is for as soon as it knows.
+    async fn find(
+        self: &Arc<Self>,
+        request: Request,
+        of_task: &mut Option<Arc<OfTask>>,
+    ) -> Result<Reserved, ReserveError> {
         if self.stopping.is_cancelled() {
             return Err(ReserveError::ShuttingDown);
         }
@@ -44,6 +49,7 @@ impl Shared {
             () = self.stopping.cancelled() => return Err(ReserveError::ShuttingDown),
         }
         let view = self.tasks.get(&request.task).ok_or(ReserveError::NoSuchTask)?;
+        of_task.clone_from(&view.counts);
         if !self.contact.is_good() {
             return Err(ReserveError::OutOfTouch);
         }
@@ -92,6 +98,7 @@ impl Shared {
             return None;
         }
         let hit = self.index.lookup(&view.id, id, view.interval(&self.timing), &self.clock)?;
+        hit.usage.came_by(path);
         let in_use = self.activity.guard(hit.usage, Claim::Session(hit.lease));
         self.reserved(view, &hit.instance, Some(key), path, in_use)
     }
@@ -107,11 +114,15 @@ impl Shared {
         let deadline = self.clock.instant(begun + view.reserve_timeout);
         let mut path = Path::Reused;
         let mut reason = "it was not tried".to_owned();
+        let mut waiting = None;
         loop {
             if let Some(reserved) = self.lookup(&view, &id, key, path) {
                 let wanted = request.which.lease();
                 let fits = wanted.is_none_or(|lease| reserved.in_use.is_of(lease));
                 return if fits { Ok(reserved) } else { Err(ReserveError::NoSuchSession) };
+            }
+            if waiting.is_none() {
+                waiting = view.counts.as_ref().map(|counts| counts.wait());
             }
             if view.spec.is_none() {
                 view = self.prepared(&view).await?;

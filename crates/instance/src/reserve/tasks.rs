@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use agentcube_operator::cache::Cache;
 
+use super::counts::{Counts, OfTask};
 use super::pool::Rules;
 use crate::identity::{SpecId, TaskId};
 use crate::revision::{Revision, label_value};
@@ -25,7 +26,7 @@ use crate::timing::Timing;
 const MOST_WAITING: usize = 10_000;
 
 /// What a Task wants.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct TaskView {
     pub(super) id: TaskId,
     pub(super) by_session: bool,
@@ -43,6 +44,8 @@ pub(super) struct TaskView {
     pub(super) spec: Option<SpecId>,
     /// What the control plane says is missing.
     pub(super) trouble: Option<String>,
+    /// What is counted of it; none before it is among all Tasks.
+    pub(super) counts: Option<Arc<OfTask>>,
 }
 
 impl TaskView {
@@ -77,6 +80,7 @@ impl TaskView {
             random_tokens: spec.routing.token_policy == TokenPolicy::Random,
             spec: status.spec_id.as_deref().filter(|id| !id.is_empty()).map(|id| SpecId(id.into())),
             trouble: unready("SpecReady").or_else(|| unready("Ready")),
+            counts: None,
         })
     }
 
@@ -127,12 +131,23 @@ impl Tasks {
         self.views.read().get(uid).cloned()
     }
 
-    pub(super) fn put(&self, view: TaskView) {
-        self.views.write().insert(view.id.uid.clone(), Arc::new(view));
+    /// Takes a Task in; it goes on with the counts that it has.
+    pub(super) fn put(&self, mut view: TaskView, counts: &Counts) {
+        let mut views = self.views.write();
+        let held = views.get(&view.id.uid).and_then(|held| held.counts.clone());
+        view.counts = Some(held.unwrap_or_else(|| counts.of_task(&view.id)));
+        views.insert(view.id.uid.clone(), Arc::new(view));
     }
 
     pub(super) fn remove(&self, uid: &str) {
-        self.views.write().remove(uid);
+        let removed = self.views.write().remove(uid);
+        if let Some(counts) = removed.and_then(|view| view.counts.clone()) {
+            counts.forget();
+        }
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<TaskView>> {
+        self.views.read().values().cloned().collect()
     }
 
     /// What instances of a Task's current revision are made from.

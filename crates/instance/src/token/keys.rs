@@ -27,6 +27,8 @@ const DERIVATION: &str = "agentcube-task:";
 
 /// The same of the key that seals texts for its clients.
 const SEALING: &str = "agentcube-seal:";
+/// What ids are hidden by in logs is derived from a master key by HMAC-SHA-256 of this.
+const HIDING: &str = "agentcube-hide:";
 
 /// Name of the Secret with the keys of a Task, in its namespace.
 pub fn task_secret_name(task: &str) -> String {
@@ -163,6 +165,13 @@ impl Keys {
         let derive = |master: &Secretive| hmac::sign(&master.key, format!("{SEALING}{uid}").as_bytes());
         let keys = self.0.keys.iter().map(|(id, master)| (id.clone(), derive(master)));
         super::SealKeys::new(keys.collect(), self.0.current)
+    }
+
+    /// What ids of sessions are hidden by in logs: the same in every router that has these keys, known to no instance.
+    /// With another current key they look different.
+    pub fn hiding_key(&self) -> hmac::Key {
+        let (_, current) = &self.0.keys[self.0.current];
+        hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&current.key, HIDING.as_bytes()).as_ref())
     }
 }
 

@@ -6,6 +6,7 @@ mod aliases;
 mod binding;
 mod ending;
 mod faults;
+mod known;
 mod oneshot;
 mod tokens;
 mod world;

@@ -17,6 +17,7 @@ use agentcube_instance::reserve::{Options, Reserver};
 use agentcube_instance::revision::owner;
 use agentcube_instance::timing::Timing;
 use agentcube_instance::token::{KeyId, Keys};
+use agentcube_operator::metrics::Registry;
 use futures_util::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod, PodTemplate};
@@ -84,6 +85,10 @@ impl World {
     }
 
     pub(crate) fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    pub(crate) fn tasks(&self) -> Api<Task> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
@@ -356,6 +361,7 @@ impl tower::Service<http::Request<kube::client::Body>> for Wire {
 pub(crate) struct Router {
     name: String,
     pub(crate) reserver: Reserver,
+    pub(crate) metrics: Registry,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) shutdown: CancellationToken,
     pub(crate) running: tokio::task::JoinHandle<()>,
@@ -374,9 +380,10 @@ impl Router {
         let client = Client::new(wire, NAMESPACE);
         let keys = Keys::generate(KeyId::new("k1").unwrap());
         let options = Options { name: name.into(), namespace: SYSTEM.into(), keys, timing };
-        let (reserver, shutdown) = (Reserver::new(client, options), CancellationToken::new());
+        let (metrics, shutdown) = (Registry::new(), CancellationToken::new());
+        let reserver = Reserver::counted(client, options, &metrics);
         let running = tokio::spawn(reserver.clone().run(shutdown.clone()));
-        Router { name: name.into(), reserver, traffic, shutdown, running }
+        Router { name: name.into(), reserver, metrics, traffic, shutdown, running }
     }
 
     pub(crate) async fn reserve(&self, task: &TaskId, key: &str) -> Result<Reserved, ReserveError> {

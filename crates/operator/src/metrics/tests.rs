@@ -59,3 +59,36 @@ fn labels_without_end_are_counted_together() {
     family.retain(|values| values[0] == "7");
     assert_eq!(registry.encode().lines().count(), 3);
 }
+
+#[test]
+fn what_is_gone_is_forgotten_and_does_not_come_back() {
+    let registry = Registry::new();
+    let family = registry.counter("a_total", "A.", &["namespace", "task", "x"]);
+    for task in ["a", "ab", "b"] {
+        family.with(&["prod", task, "1"]).inc();
+    }
+    family.with(&["prod2", "a", "1"]).inc();
+    let subject = Subject::new(&["prod", "a"]);
+    let held = subject.of(&family, &["1"]);
+    subject.of(&family, &["2"]).inc();
+    assert_eq!(registry.encode().lines().count(), 2 + 5);
+    subject.forget(|values| family.forget(values));
+    assert_eq!(registry.encode().lines().count(), 2 + 3);
+    // Whoever is late counts, and is not shown.
+    held.inc();
+    subject.of(&family, &["3"]).inc();
+    let text = registry.encode();
+    assert!(!text.contains("task=\"a\",x=\"3\"") && text.lines().count() == 2 + 3, "{text}");
+    // Another of the same name begins anew.
+    Subject::new(&["prod", "a"]).of(&family, &["1"]).inc();
+    assert!(registry.encode().contains("a_total{namespace=\"prod\",task=\"a\",x=\"1\"} 1\n"));
+}
+
+#[test]
+fn what_is_looked_up_is_as_of_when_it_is_asked_for() {
+    let registry = Registry::new();
+    let gauge = registry.gauge("a", "A.", &[]);
+    registry.read_before(move || gauge.with(&[]).add(1));
+    assert!(registry.encode().ends_with("a 1\n"));
+    assert!(registry.encode().ends_with("a 2\n"));
+}

@@ -31,7 +31,7 @@ pub(crate) enum Error {
     Body,
     #[error("it took longer than {WHOLE:?}")]
     Slow,
-    #[error("it has no key set with a key that can be used")]
+    #[error("what it answered is no key set")]
     NoKeys,
 }
 

@@ -56,12 +56,16 @@ struct Written {
 }
 
 impl KeySet {
-    /// Reads a set; nothing if it has no key that can be used.
+    /// Reads a set; nothing if it is none. One without a key that can be used is one: its issuer has withdrawn the
+    /// others.
     pub(crate) fn read(bytes: &[u8]) -> Option<KeySet> {
         let set: Set = serde_json::from_slice(bytes).ok()?;
         let written = set.keys.into_iter().take(MOST_KEYS).filter_map(|key| serde_json::from_value(key).ok());
-        let keys: Vec<Key> = written.filter_map(Key::read).collect();
-        (!keys.is_empty()).then_some(KeySet(keys))
+        Some(KeySet(written.filter_map(Key::read).collect()))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether it has a key that a token with this key id may be signed with.
@@ -215,16 +219,22 @@ mod tests {
         let with = |name: &str, value: Value| {
             let mut key = key.clone();
             key[name] = value;
-            KeySet::read(json!({ "keys": [key] }).to_string().as_bytes())
+            KeySet::read(json!({ "keys": [key] }).to_string().as_bytes()).unwrap()
         };
-        assert!(with("use", json!("enc")).is_none());
-        assert!(with("key_ops", json!(["sign"])).is_none());
-        assert!(with("alg", json!("HS256")).is_none());
-        assert!(with("kty", json!("oct")).is_none(), "there are no shared secrets");
-        assert!(with("x", json!("!")).is_none());
-        let other = with("alg", json!("ES384")).unwrap();
-        assert_eq!(verify(&other, &token(Some("one"))), Err(Bad::Signature));
-        for bad in ["", "[]", "{}", r#"{"keys":[]}"#, r#"{"keys":[1,{"kty":"RSA"}]}"#] {
+        assert!(with("use", json!("enc")).is_empty());
+        assert!(with("key_ops", json!(["sign"])).is_empty());
+        assert!(with("alg", json!("HS256")).is_empty());
+        assert!(with("kty", json!("oct")).is_empty(), "there are no shared secrets");
+        assert!(with("x", json!("!")).is_empty());
+        assert_eq!(verify(&with("alg", json!("ES384")), &token(Some("one"))), Err(Bad::Signature));
+        for none in [r#"{"keys":[]}"#, r#"{"keys":[1,{"kty":"RSA"}]}"#] {
+            assert_eq!(
+                verify(&KeySet::read(none.as_bytes()).unwrap(), &token(None)),
+                Err(Bad::Key),
+                "{none}"
+            );
+        }
+        for bad in ["", "[]", "{}", r#"{"keys":{}}"#] {
             assert!(KeySet::read(bad.as_bytes()).is_none(), "{bad}");
         }
     }

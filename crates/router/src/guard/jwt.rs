@@ -8,8 +8,8 @@ use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Uri};
 
-use super::fetch::Fetcher;
-use super::keys::Keyring;
+use super::Tools;
+use super::keys::{Health, Keyring};
 use super::token::{self, Bad, Token};
 use crate::extract::{Place, Problem};
 use crate::owner::Subject;
@@ -59,16 +59,29 @@ pub(crate) enum Denied {
 
 impl Jwt {
     /// Takes over the keys that an earlier one has fetched.
-    pub(crate) fn new(spec: &JwtSpec, fetcher: &Arc<Fetcher>, before: Option<&Jwt>) -> Result<Jwt, String> {
+    pub(crate) fn new(spec: &JwtSpec, tools: &Tools, before: Option<&Jwt>) -> Result<Jwt, String> {
         let known = before.map(|before| before.providers.as_slice()).unwrap_or_default();
         let providers: Result<Vec<_>, _> =
-            spec.providers.iter().map(|provider| Provider::new(provider, fetcher, known)).collect();
+            spec.providers.iter().map(|provider| Provider::new(provider, tools, known)).collect();
         Ok(Jwt { spec: spec.clone(), providers: providers? })
     }
 
-    /// Headers that only the gateway may set.
-    pub(crate) fn headers(&self) -> impl Iterator<Item = &HeaderName> {
-        self.providers.iter().flat_map(|provider| provider.claims.iter().map(|(_, header)| header))
+    /// How the issuers fare whose keys were needed, worst first: whose tokens cannot be checked, then whose keys are old.
+    pub(crate) fn health(&self) -> Health {
+        let named = |provider: &Provider, why: String| format!("the keys of {}: {why}", provider.issuer);
+        let (mut without, mut aging) = (Vec::new(), Vec::new());
+        for provider in &self.providers {
+            match provider.keys.health() {
+                Health::Well => {}
+                Health::Aging(why) => aging.push(named(provider, why)),
+                Health::Without(why) => without.push(named(provider, why)),
+            }
+        }
+        match (without.is_empty(), aging.is_empty()) {
+            (false, _) => Health::Without(without.join("; ")),
+            (true, false) => Health::Aging(aging.join("; ")),
+            (true, true) => Health::Well,
+        }
     }
 
     /// Who sends the request, at this time in seconds since 1970; nobody if it has no token and needs none.
@@ -92,7 +105,7 @@ impl Jwt {
 }
 
 impl Provider {
-    fn new(spec: &JwtProvider, fetcher: &Arc<Fetcher>, known: &[Provider]) -> Result<Provider, String> {
+    fn new(spec: &JwtProvider, tools: &Tools, known: &[Provider]) -> Result<Provider, String> {
         let uri: Uri = spec.remote_jwks.uri.parse().map_err(|_| {
             format!("provider {}: remoteJWKS.uri is no address: {}", spec.name, spec.remote_jwks.uri)
         })?;
@@ -111,7 +124,7 @@ impl Provider {
             claims: claims.map_err(|why| format!("provider {}: {why}", spec.name))?,
             keys: match same {
                 Some(same) => same.keys.clone(),
-                None => Arc::new(Keyring::new(uri, keep, fetcher.clone())),
+                None => Arc::new(Keyring::new(uri, keep, tools.fetcher.clone(), tools.news.clone())),
             },
         })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::Uri;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::fetch::{Error, Fetcher};
@@ -25,7 +25,21 @@ pub(crate) struct Keyring {
     pub(crate) uri: Uri,
     pub(crate) keep: Duration,
     fetcher: Arc<Fetcher>,
+    /// Told when keys can no longer be had, or can again.
+    news: Arc<Notify>,
     state: Mutex<State>,
+}
+
+/// How an issuer fares, for those who look after the gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Its keys are there, or nobody has needed them yet.
+    #[default]
+    Well,
+    /// They cannot be fetched, and those from before serve on.
+    Aging(String),
+    /// There are none.
+    Without(String),
 }
 
 #[derive(Default)]
@@ -36,6 +50,10 @@ struct State {
     /// Fetches that failed one after the other, and when the next may be tried.
     failures: u32,
     not_before: Option<Instant>,
+    /// Why the last one failed.
+    trouble: Option<String>,
+    /// What was last news.
+    told: Health,
     /// Closed when the fetch under way is over.
     flight: Option<watch::Receiver<()>>,
 }
@@ -70,24 +88,43 @@ impl State {
         if now < *fetched + keep || !may { Step::Use(keys.clone()) } else { Step::Renew(keys.clone()) }
     }
 
-    fn take_in(&mut self, outcome: Option<KeySet>, now: Instant) {
+    /// Says whether that is news.
+    fn take_in(&mut self, outcome: Result<KeySet, Error>, keep: Duration, now: Instant) -> bool {
         match outcome {
-            Some(keys) => {
+            Ok(keys) => {
                 self.keys = Some((Arc::new(keys), now));
-                (self.failures, self.not_before) = (0, None);
+                (self.failures, self.not_before, self.trouble) = (0, None, None);
             }
-            None => {
+            Err(error) => {
                 let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(10)).min(LONGEST_WAIT);
                 self.failures += 1;
                 self.not_before = Some(now + wait);
+                self.trouble = Some(error.to_string());
             }
+        }
+        let health = self.health(keep, now);
+        std::mem::replace(&mut self.told, health.clone()) != health
+    }
+
+    fn health(&self, keep: Duration, now: Instant) -> Health {
+        match (self.usable(keep, now), &self.trouble) {
+            (Some((keys, _)), _) if keys.is_empty() => {
+                Health::Without("it lists no key that can be used".into())
+            }
+            (Some(_), Some(why)) => Health::Aging(why.clone()),
+            (None, Some(why)) => Health::Without(why.clone()),
+            (_, None) => Health::Well,
         }
     }
 }
 
 impl Keyring {
-    pub(crate) fn new(uri: Uri, keep: Duration, fetcher: Arc<Fetcher>) -> Keyring {
-        Keyring { uri, keep, fetcher, state: Mutex::default() }
+    pub(crate) fn new(uri: Uri, keep: Duration, fetcher: Arc<Fetcher>, news: Arc<Notify>) -> Keyring {
+        Keyring { uri, keep, fetcher, news, state: Mutex::default() }
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        self.state.lock().health(self.keep, Instant::now())
     }
 
     /// The keys for a token that names this one; nothing if there are none now, and none can be had.
@@ -125,8 +162,11 @@ impl Keyring {
             if let Err(error) = &outcome {
                 tracing::warn!(%error, uri = %ring.uri, "cannot fetch the keys of an issuer");
             }
-            ring.state.lock().take_in(outcome.ok(), Instant::now());
+            let news = ring.state.lock().take_in(outcome, ring.keep, Instant::now());
             drop(over);
+            if news {
+                ring.news.notify_one();
+            }
         });
         flight
     }
@@ -147,6 +187,10 @@ mod tests {
         KeySet::read(set.as_bytes()).unwrap()
     }
 
+    fn take_in(state: &mut State, outcome: Result<KeySet, Error>, now: Instant) -> bool {
+        state.take_in(outcome, KEEP, now)
+    }
+
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
@@ -157,10 +201,10 @@ mod tests {
         let mut state = State::default();
         let step = |state: &State, id: &str, after: u64| state.step(Some(id), KEEP, now + seconds(after));
         assert!(matches!(step(&state, "a", 0), Step::Fetch));
-        state.take_in(Some(set("a")), now);
+        take_in(&mut state, Ok(set("a")), now);
         assert!(matches!(step(&state, "a", 299), Step::Use(_)));
         assert!(matches!(step(&state, "a", 301), Step::Renew(_)));
-        state.take_in(None, now + seconds(301));
+        take_in(&mut state, Err(Error::Slow), now + seconds(301));
         assert!(matches!(step(&state, "a", 301), Step::Use(_)), "it was just tried");
         assert!(matches!(step(&state, "a", 303), Step::Renew(_)));
         assert!(state.usable(KEEP, now + seconds(300 + 3599)).is_some());
@@ -171,8 +215,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn keys_that_are_too_old_are_not_used_when_no_others_can_be_had() {
         let nobody = Uri::from_static("http://127.0.0.1:1/keys");
-        let ring = Arc::new(Keyring::new(nobody, KEEP, Arc::default()));
-        ring.state.lock().take_in(Some(set("a")), Instant::now());
+        let ring = Arc::new(Keyring::new(nobody, KEEP, Arc::default(), Arc::default()));
+        take_in(&mut ring.state.lock(), Ok(set("a")), Instant::now());
         tokio::time::advance(KEEP + OVERTIME - seconds(1)).await;
         assert!(ring.keys(Some("a")).await.is_some());
         tokio::time::advance(LONGEST_WAIT).await;
@@ -184,7 +228,7 @@ mod tests {
         let now = Instant::now();
         let mut state = State::default();
         let step = |state: &State, after: u64| state.step(Some("b"), KEEP, now + seconds(after));
-        state.take_in(Some(set("a")), now);
+        take_in(&mut state, Ok(set("a")), now);
         assert!(matches!(step(&state, 1), Step::Fetch), "it may be new");
         state.forced = Some(now + seconds(1));
         assert!(matches!(step(&state, 10), Step::Use(_)));
@@ -199,12 +243,44 @@ mod tests {
         let now = Instant::now();
         let mut state = State::default();
         for wait in [1, 2, 4, 8, 16, 32, 60, 60] {
-            state.take_in(None, now);
+            take_in(&mut state, Err(Error::Slow), now);
             let just_before = now + seconds(wait) - Duration::from_millis(1);
             assert!(matches!(state.step(None, KEEP, just_before), Step::Unavailable), "{wait}");
             assert!(matches!(state.step(None, KEEP, now + seconds(wait)), Step::Fetch), "{wait}");
         }
-        state.take_in(Some(set("a")), now);
+        take_in(&mut state, Ok(set("a")), now);
         assert_eq!((state.failures, state.not_before), (0, None));
+    }
+
+    #[test]
+    fn an_issuer_that_lists_no_keys_has_withdrawn_them() {
+        let now = Instant::now();
+        let mut state = State::default();
+        take_in(&mut state, Ok(set("a")), now);
+        take_in(&mut state, Ok(KeySet::read(br#"{"keys":[]}"#).unwrap()), now + seconds(1));
+        let (keys, _) = state.usable(KEEP, now + seconds(1)).unwrap();
+        assert!(!keys.knows(Some("a")) && !keys.knows(None));
+        assert!(
+            matches!(state.step(Some("a"), KEEP, now + seconds(2)), Step::Fetch),
+            "there may be new ones"
+        );
+    }
+
+    #[test]
+    fn whether_keys_can_be_had_is_news_when_it_changes() {
+        let now = Instant::now();
+        let mut state = State::default();
+        assert_eq!(state.health(KEEP, now), Health::Well, "nobody has asked");
+        assert!(take_in(&mut state, Err(Error::Slow), now));
+        assert!(matches!(state.health(KEEP, now), Health::Without(_)));
+        assert!(!take_in(&mut state, Err(Error::Slow), now), "again");
+        assert!(take_in(&mut state, Ok(set("a")), now));
+        assert_eq!(state.health(KEEP, now), Health::Well);
+        assert!(!take_in(&mut state, Ok(set("b")), now));
+        assert!(take_in(&mut state, Err(Error::Slow), now));
+        assert!(matches!(state.health(KEEP, now), Health::Aging(_)));
+        assert!(matches!(state.health(KEEP, now + KEEP + OVERTIME), Health::Without(_)));
+        assert!(take_in(&mut state, Ok(KeySet::default()), now));
+        assert!(matches!(state.health(KEEP, now), Health::Without(_)));
     }
 }

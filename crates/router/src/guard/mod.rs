@@ -11,6 +11,7 @@ mod rate;
 mod service;
 mod token;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,16 +22,17 @@ use agentcube_api::agentcube::security::{AuthenticationSpec, CorsSpec};
 use agentcube_api::agentcube::traffic::RateLimitingSpec;
 use agentcube_api::labels::RESERVED_TOKEN_HEADER;
 use agentcube_instance::TaskId;
+use agentcube_operator::cache::Cache;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use kube::Client;
 use parking_lot::RwLock;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::decide;
 use crate::headers;
 use crate::owner::Subject;
-use crate::pool::Connect;
 use crate::refusal::Refusal;
 use crate::route::GatewayId;
 use cors::Cors;
@@ -38,23 +40,37 @@ pub(crate) use cors::Sharing;
 use ext_auth::ExtAuth;
 use fetch::Fetcher;
 use jwt::{Denied, Jwt};
-use rate::{Exceeded, Limits};
-use service::Reach;
+use keys::Health;
+use rate::{Exceeded, Limits, Stage};
+pub(crate) use service::Reach;
 
 /// When to try again while a policy is not known, or keys cannot be had.
 const LATER: Duration = Duration::from_secs(5);
 
-/// They say how a message is to be read, or are the gateway's own: no claim may stand in them.
-const NOT_SETTABLE: [&str; 11] = [
+/// They say how a message is to be read, or whose session it is of, or are the gateway's own: no claim may stand in
+/// them.
+const NOT_SETTABLE: [&str; 23] = [
     "host",
     "connection",
+    "content-encoding",
     "content-length",
+    "content-type",
     "transfer-encoding",
     "upgrade",
     "te",
     "trailer",
     "expect",
     "keep-alive",
+    "proxy-connection",
+    "mcp-session-id",
+    "mcp-protocol-version",
+    "mcp-method",
+    "mcp-name",
+    "x-request-id",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
     RESERVED_TOKEN_HEADER,
     "x-gateway-destination-endpoint",
 ];
@@ -69,18 +85,43 @@ pub(crate) enum Policy {
     Of(Arc<TaskGateway>),
 }
 
-/// What can be said of a part of a policy: that it is in force, or why not. Nothing if it is not asked for.
-pub(crate) type Said = Option<Result<&'static str, String>>;
+impl Policy {
+    pub(crate) fn of(&self) -> Option<&TaskGateway> {
+        match self {
+            Policy::Of(object) => Some(object),
+            Policy::None | Policy::Unknown => None,
+        }
+    }
+
+    /// The generation of the TaskGateway that it is of.
+    pub(crate) fn generation(&self) -> Option<i64> {
+        self.of().and_then(|object| object.metadata.generation)
+    }
+}
+
+/// What can be said of a part of a policy. Nothing if it is not asked for.
+pub(crate) type Said = Option<Verdict>;
+
+/// Whether a part of a policy is in force, and in which words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    InForce(Cow<'static, str>),
+    /// It asks for what cannot be done.
+    Unsupported(String),
+    /// Nobody knows what it asks for.
+    Unknown(String),
+    /// It is kept, and for want of keys there are some, or all, whom it lets in no more.
+    WithoutKeys(String),
+}
 
 /// What a gateway asks of requests.
 #[derive(Default)]
 pub(crate) struct Guard {
     /// What it was made of; nothing if there is no TaskGateway.
     asked: Option<Asked>,
-    /// Why nobody is let in; or why CORS, or limits, cannot be kept, which closes nothing.
+    /// Why nobody is let in; or why CORS cannot be kept, which closes nothing.
     closed: Option<String>,
     no_cors: Option<String>,
-    no_limits: Option<String>,
     jwt: Option<Jwt>,
     ext_auth: Option<ExtAuth>,
     cors: Option<Cors>,
@@ -108,6 +149,13 @@ impl Asked {
     }
 }
 
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) address: IpAddr,
+    pub(crate) scheme: &'static str,
+}
+
 /// A request that was let in.
 #[derive(Debug, Default)]
 pub(crate) struct Admitted {
@@ -126,48 +174,65 @@ impl Guard {
     fn new(asked: Asked, namespace: &str, tools: &Tools, before: Option<&Guard>) -> Guard {
         let authentication = asked.authentication.as_ref();
         let jwt = authentication.and_then(|it| it.jwt.as_ref());
-        let jwt = jwt.map(|jwt| Jwt::new(jwt, &tools.fetcher, before.and_then(|before| before.jwt.as_ref())));
+        let jwt = jwt.map(|jwt| Jwt::new(jwt, tools, before.and_then(|before| before.jwt.as_ref())));
         let ext_auth = authentication.and_then(|it| it.ext_auth.as_ref());
         let ext_auth = ext_auth.map(|spec| ExtAuth::new(spec, namespace, tools.reach.clone()));
         let ((jwt, bad_jwt), (ext_auth, bad_service)) = (either(jwt), either(ext_auth));
         let closed = bad_jwt.or(bad_service);
-        let of_service = ext_auth.iter().flat_map(ExtAuth::headers);
-        let identity = jwt.iter().flat_map(Jwt::headers).chain(of_service).cloned().collect();
+        let identity = authentication.map(identity).unwrap_or_default();
         let (cors, no_cors) = either(asked.cors.as_ref().map(Cors::new));
         // A change of something else does not fill the buckets.
         let same = before.filter(|before| before.asked.as_ref().is_some_and(|it| it.limits == asked.limits));
-        let (limits, no_limits) = match same {
-            Some(same) => (same.limits.clone(), same.no_limits.clone()),
-            None => either(asked.limits.as_ref().map(|spec| Limits::new(spec).map(Arc::new))),
+        let limits = match same {
+            Some(same) => same.limits.clone(),
+            None => asked.limits.as_ref().map(|spec| Arc::new(Limits::new(spec))),
         };
-        Guard { asked: Some(asked), closed, no_cors, no_limits, jwt, ext_auth, cors, limits, identity }
+        Guard { asked: Some(asked), closed, no_cors, jwt, ext_auth, cors, limits, identity }
     }
 
     /// What the TaskGateway's owner is told of authentication.
     pub(crate) fn security(&self) -> Said {
-        let asked = self.asked.as_ref()?;
+        let Some(asked) = &self.asked else {
+            return self.is_lost().map(|why| Verdict::Unknown(format!("{why}: nobody is let in")));
+        };
         let authentication = asked.authentication.as_ref();
         let authenticates = authentication.is_some_and(|it| it.jwt.is_some() || it.ext_auth.is_some());
         if !authenticates && asked.cors.is_none() {
             return None;
         }
-        Some(match (&self.closed, &self.no_cors) {
-            (None, None) => Ok("requests are checked by the built-in gateway"),
-            (Some(why), _) => Err(format!("{why}; until then nobody is let in")),
-            (None, Some(why)) => Err(why.clone()),
+        if let Some(why) = &self.closed {
+            return Some(Verdict::Unsupported(format!("{why}; until then nobody is let in")));
+        }
+        if let Some(why) = &self.no_cors {
+            return Some(Verdict::Unsupported(why.clone()));
+        }
+        let checked = "requests are checked by the built-in gateway";
+        Some(match self.jwt.as_ref().map(Jwt::health).unwrap_or_default() {
+            Health::Well => Verdict::InForce(checked.into()),
+            Health::Aging(why) => Verdict::InForce(format!("{checked}, with keys from before: {why}").into()),
+            Health::Without(why) => Verdict::WithoutKeys(format!("{why}; those tokens let nobody in")),
         })
     }
 
     /// And of rate limits.
     pub(crate) fn rate_limits(&self) -> Said {
-        let asked = self.asked.as_ref()?.limits.as_ref()?;
+        let Some(asked) = &self.asked else {
+            return self.is_lost().map(|why| Verdict::Unknown(why.to_owned()));
+        };
+        let asked = asked.limits.as_ref()?;
         if asked.global.is_none() && asked.per_route.is_none() && asked.rules.is_empty() {
             return None;
         }
-        Some(match &self.no_limits {
-            None => Ok("requests are counted by each process of the built-in gateway"),
-            Some(why) => Err(why.clone()),
+        let broken = self.limits.as_ref().and_then(|limits| limits.broken.clone());
+        Some(match broken {
+            None => Verdict::InForce("requests are counted by each process of the built-in gateway".into()),
+            Some(why) => Verdict::Unsupported(why),
         })
+    }
+
+    /// Why nobody at all is let in, whatever the policy is.
+    pub(crate) fn is_lost(&self) -> Option<&str> {
+        self.closed.as_deref().filter(|_| self.asked.is_none())
     }
 
     /// The answer to a browser's question beforehand, if the request is one.
@@ -191,12 +256,14 @@ impl Guard {
         parts: &mut Parts,
         host: &str,
         task: &TaskId,
-        client: IpAddr,
+        from: Origin,
         believed: &[HeaderName],
     ) -> Result<Admitted, Refusal> {
         if let Some(why) = &self.closed {
             return Err(unready(why));
         }
+        // Before anybody is asked who it is: a flood without tokens has to end here.
+        self.count(Stage::Arrival, parts, task, from.address, believed)?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let identity = match &self.jwt {
             Some(jwt) => jwt.identify(parts, now.as_secs_f64()).await.map_err(denied)?,
@@ -213,14 +280,28 @@ impl Guard {
             admitted.identity = identity.headers;
         }
         if let Some(service) = &self.ext_auth {
-            admitted.identity.extend(service.ask(parts, host).await?);
+            let told = service.ask(parts, host, from).await?;
+            let names: Vec<HeaderName> = told.set.keys().cloned().chain(told.remove).collect();
+            headers::strip(&mut parts.headers, &names);
+            admitted.identity.extend(told.set);
             parts.headers.extend(admitted.identity.clone());
         }
-        if let Some(limits) = &self.limits {
-            let request = rate::Request { task: &task.name, headers: &parts.headers, client };
-            limits.take(request, Instant::now()).map_err(exceeded)?;
-        }
+        self.count(Stage::Identified, parts, task, from.address, believed)?;
         Ok(admitted)
+    }
+
+    fn count(
+        &self,
+        stage: Stage,
+        parts: &Parts,
+        task: &TaskId,
+        client: IpAddr,
+        believed: &[HeaderName],
+    ) -> Result<(), Refusal> {
+        let Some(limits) = &self.limits else { return Ok(()) };
+        let request = rate::Request { task: &task.name, headers: &parts.headers, client };
+        let told = |name: &HeaderName| self.identity.contains(name) || believed.contains(name);
+        limits.take(request, stage, told, Instant::now()).map_err(exceeded)
     }
 }
 
@@ -228,18 +309,48 @@ impl Guard {
 struct Tools {
     fetcher: Arc<Fetcher>,
     reach: Reach,
+    /// Told when what a guard says of itself has changed without its policy.
+    news: Arc<Notify>,
 }
 
 /// The guards of all gateways. One that has none lets nobody in.
 pub(crate) struct Guards {
     tools: Tools,
     by_gateway: RwLock<HashMap<GatewayId, Arc<Guard>>>,
+    /// What gateways set is said by their TaskGateways, whoever serves them.
+    policies: Cache<TaskGateway>,
+    /// What is known to be set by gateways without one: nothing, or what it was before it went.
+    settled: RwLock<HashMap<GatewayId, Vec<HeaderName>>>,
 }
 
 impl Guards {
-    pub(crate) fn new(client: Client, connect: Arc<dyn Connect>) -> Guards {
-        let tools = Tools { fetcher: Arc::default(), reach: Reach { client, connect } };
-        Guards { tools, by_gateway: RwLock::default() }
+    pub(crate) fn new(reach: Reach, policies: Cache<TaskGateway>) -> Guards {
+        let tools = Tools { fetcher: Arc::default(), reach, news: Arc::default() };
+        Guards { tools, by_gateway: RwLock::default(), policies, settled: RwLock::default() }
+    }
+
+    /// Comes back when what guards say of themselves may have changed; gives those that it may be.
+    pub(crate) async fn news(&self) -> Vec<GatewayId> {
+        self.tools.news.notified().await;
+        let known = self.by_gateway.read();
+        known.iter().filter(|(_, guard)| guard.jwt.is_some()).map(|(gateway, _)| gateway.clone()).collect()
+    }
+
+    /// Whether it is known which headers a gateway sets.
+    pub(crate) fn knows(&self, gateway: &GatewayId) -> bool {
+        self.policies.get(&gateway.namespace, &gateway.name).is_some()
+            || self.settled.read().contains_key(gateway)
+    }
+
+    /// Takes in what a gateway sets whose TaskGateway is not among those that are watched.
+    pub(crate) fn settle(&self, gateway: GatewayId, last: Option<&TaskGateway>) {
+        let names = last.and_then(|last| last.spec.authentication.as_ref()).map(identity).unwrap_or_default();
+        self.settled.write().insert(gateway, names);
+    }
+
+    /// Nobody names the gateway any more.
+    pub(crate) fn forget(&self, gateway: &GatewayId) {
+        self.settled.write().remove(gateway);
     }
 
     /// Takes in a gateway's policy. What has not changed goes on as it was, with what it has learned.
@@ -265,14 +376,27 @@ impl Guards {
     }
 
     /// Headers that any of these gateways sets, where there are several: what came in by one of them must not look like
-    /// what another says.
-    pub(crate) fn identity(&self, gateways: &[GatewayId]) -> Vec<HeaderName> {
+    /// what another says. While it is not known of one of them, nothing can be let through.
+    pub(crate) fn identity(&self, gateways: &[GatewayId]) -> Result<Vec<HeaderName>, Refusal> {
         if gateways.len() < 2 {
-            return Vec::new();
+            return Ok(Vec::new());
         }
-        let known = self.by_gateway.read();
-        let guards = gateways.iter().filter_map(|gateway| known.get(gateway));
-        guards.flat_map(|guard| guard.identity.iter().cloned()).collect()
+        let mut names = Vec::new();
+        for gateway in gateways {
+            let policy = self.policies.get(&gateway.namespace, &gateway.name);
+            match policy.as_ref().map(|policy| &policy.spec.authentication) {
+                Some(Some(authentication)) => names.extend(identity(authentication)),
+                Some(None) => {}
+                None => match self.settled.read().get(gateway) {
+                    Some(settled) => names.extend_from_slice(settled),
+                    None => {
+                        let why = format!("it is not known which headers the gateway {} sets", gateway.name);
+                        return Err(unready(&why));
+                    }
+                },
+            }
+        }
+        Ok(names)
     }
 
     /// The guard of a request that came in by any of these gateways. Where it is several, by one that knows who comes:
@@ -307,13 +431,23 @@ fn exceeded(exceeded: Exceeded) -> Refusal {
     Refusal { retry_after: Some(after), ..refusal }
 }
 
+/// The headers by which a gateway tells instances who sends a request. Also those of a policy that cannot be kept.
+fn identity(authentication: &AuthenticationSpec) -> Vec<HeaderName> {
+    let providers = authentication.jwt.iter().flat_map(|jwt| &jwt.providers);
+    let claims = providers.flat_map(|provider| &provider.claim_to_headers).map(|mapping| &mapping.header);
+    let http = authentication.ext_auth.as_ref().and_then(|service| service.http.as_ref());
+    let of_service = http.into_iter().flat_map(|http| &http.headers_to_backend);
+    claims.chain(of_service).filter_map(|name| name.to_ascii_lowercase().parse().ok()).collect()
+}
+
 /// The name of a header that may tell an instance something.
 fn settable(name: &str) -> Result<HeaderName, String> {
-    let lower = name.to_ascii_lowercase();
-    if NOT_SETTABLE.contains(&lower.as_str()) {
+    let header = name.parse::<HeaderName>().map_err(|_| format!("{name:?} is no name of a header"))?;
+    // Many servers read underscores as dashes, so that they would be the same there.
+    if NOT_SETTABLE.iter().any(|reserved| decide::reads_as(&header, reserved)) {
         return Err(format!("the header {name} cannot carry a claim: choose another"));
     }
-    lower.parse().map_err(|_| format!("{name:?} is no name of a header"))
+    Ok(header)
 }
 
 fn unready(why: &str) -> Refusal {
@@ -354,3 +488,6 @@ fn denied(denied: Denied) -> Refusal {
 fn challenge(why: &str) -> String {
     format!("Bearer realm=\"agentcube\", error=\"invalid_token\", error_description=\"{why}\"")
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,15 +16,42 @@ use regex::bytes::{Regex, RegexBuilder};
 use ring::digest::{Context, SHA256};
 use tokio::time::Instant;
 
-/// Buckets that are remembered. Clients make up values, so there is a limit; beyond it they share one.
-const MOST_BUCKETS: usize = 1 << 16;
+/// Buckets that are remembered of each limit, in each of two generations. Clients make up values, so there is a limit.
+const MOST_BUCKETS: usize = 1 << 15;
 /// The most that a regular expression may take when compiled, in bytes.
 const LARGEST_EXPRESSION: usize = 256 << 10;
 
 /// The limits of a gateway.
 pub(crate) struct Limits {
     limits: Vec<Limit>,
-    buckets: Mutex<HashMap<Bucket, Instant>>,
+    /// Those of each limit; one lock, so that a request is counted by all of them or by none.
+    buckets: Mutex<Vec<Buckets>>,
+    /// Why rules are not kept. The others are.
+    pub(crate) broken: Option<String>,
+}
+
+/// The buckets of a limit that were used lately, and when each is full again: the sooner, the more is in it. When there
+/// are too many, those of the generation before are forgotten, in one step however many they are. A limit's buckets push
+/// out no other's, so what clients make up for one rule does not reset another.
+#[derive(Default)]
+struct Buckets {
+    young: HashMap<Bucket, Instant>,
+    old: HashMap<Bucket, Instant>,
+}
+
+impl Buckets {
+    fn full_at(&self, bucket: &Bucket) -> Option<Instant> {
+        self.young.get(bucket).or_else(|| self.old.get(bucket)).copied()
+    }
+
+    fn set(&mut self, bucket: Bucket, full: Instant) {
+        if self.young.len() >= MOST_BUCKETS && !self.young.contains_key(&bucket) {
+            std::mem::swap(&mut self.young, &mut self.old);
+            // Keeps its room, so that nothing is moved while it fills.
+            self.young.clear();
+        }
+        self.young.insert(bucket, full);
+    }
 }
 
 struct Limit {
@@ -61,8 +88,17 @@ struct Network {
     v4: bool,
 }
 
-/// The number of a limit, and what tells its buckets apart.
-type Bucket = (usize, [u8; 16]);
+/// What tells the buckets of a limit apart.
+type Bucket = [u8; 16];
+
+/// When a limit is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Before it is known who sends a request: who is refused is counted, too.
+    Arrival,
+    /// After that: limits that go by what the gateway says of who it is.
+    Identified,
+}
 
 /// What limits look at.
 #[derive(Clone, Copy)]
@@ -80,53 +116,60 @@ pub(crate) struct Exceeded {
 }
 
 impl Limits {
-    pub(crate) fn new(spec: &RateLimitingSpec) -> Result<Limits, String> {
+    /// Reads them. A rule that cannot be read is left out, and the others are kept.
+    pub(crate) fn new(spec: &RateLimitingSpec) -> Limits {
         let mut limits = Vec::new();
         limits.extend(spec.global.map(|limit| Limit::new("of the gateway".into(), Of::Gateway, limit)));
         limits.extend(spec.per_route.map(|limit| Limit::new("of the Task".into(), Of::Task, limit)));
+        let mut broken = Vec::new();
         for rule in &spec.rules {
-            limits.push(of_rule(rule).map_err(|why| format!("rateLimiting.rules, {}: {why}", rule.name))?);
+            match of_rule(rule) {
+                Ok(limit) => limits.push(limit),
+                Err(why) => broken.push(format!("rateLimiting.rules, {}: {why}", rule.name)),
+            }
         }
-        Ok(Limits { limits, buckets: Mutex::default() })
+        let broken = (!broken.is_empty())
+            .then(|| format!("{}; these rules are not kept, all other limits are", broken.join("; ")));
+        let buckets = limits.iter().map(|_| Buckets::default()).collect();
+        Limits { limits, buckets: Mutex::new(buckets), broken }
     }
 
-    /// Counts a request, or says why it is one too many; then it is not counted anywhere.
-    pub(crate) fn take(&self, request: Request<'_>, now: Instant) -> Result<(), Exceeded> {
-        let applying: Vec<(&Limit, Bucket)> = self
+    /// Counts a request by the limits of this stage, or says why it is one too many; then none of them counts it. `told`
+    /// are headers that the gateway sets itself: what goes by them has to wait until it has.
+    pub(crate) fn take(
+        &self,
+        request: Request<'_>,
+        stage: Stage,
+        told: impl Fn(&HeaderName) -> bool,
+        now: Instant,
+    ) -> Result<(), Exceeded> {
+        let due = |limit: &Limit| limit.stage(&told) == stage;
+        let applying: Vec<(usize, &Limit, Bucket)> = self
             .limits
             .iter()
             .enumerate()
-            .filter_map(|(number, limit)| Some((limit, (number, limit.bucket(request)?))))
+            .filter(|(_, limit)| due(limit))
+            .filter_map(|(number, limit)| Some((number, limit, limit.bucket(request)?)))
             .collect();
         if applying.is_empty() {
             return Ok(());
         }
         let mut buckets = self.buckets.lock();
         let mut taken = Vec::with_capacity(applying.len());
-        for (limit, bucket) in applying {
-            let bucket = room_for(&mut buckets, bucket, now);
-            // When the bucket is full again: the sooner, the more is in it.
-            let full = buckets.get(&bucket).map_or(now, |full| (*full).max(now));
+        for (number, limit, bucket) in applying {
+            let full = buckets[number].full_at(&bucket).map_or(now, |full| full.max(now));
             let most = limit.unit.saturating_sub(limit.step);
             let missing = (full - now).saturating_sub(most);
             if !missing.is_zero() {
                 return Err(Exceeded { limit: limit.name.clone(), after: missing });
             }
-            taken.push((bucket, full + limit.step));
+            taken.push((number, bucket, full + limit.step));
         }
-        buckets.extend(taken);
+        for (number, bucket, full) in taken {
+            buckets[number].set(bucket, full);
+        }
         Ok(())
     }
-}
-
-/// The bucket, or one that is shared if there is no room for another.
-fn room_for(buckets: &mut HashMap<Bucket, Instant>, bucket: Bucket, now: Instant) -> Bucket {
-    if buckets.len() < MOST_BUCKETS || buckets.contains_key(&bucket) {
-        return bucket;
-    }
-    // What is full again is as good as new.
-    buckets.retain(|_, full| *full > now);
-    if buckets.len() < MOST_BUCKETS { bucket } else { (bucket.0, [0; 16]) }
 }
 
 impl Limit {
@@ -142,8 +185,14 @@ impl Limit {
         Limit { name: said, of, unit, step: unit / most }
     }
 
+    fn stage(&self, told: impl Fn(&HeaderName) -> bool) -> Stage {
+        let Of::Clients(selectors) = &self.of else { return Stage::Arrival };
+        let mut names = selectors.iter().flat_map(|selector| &selector.headers).map(|(name, _)| name);
+        if names.any(told) { Stage::Identified } else { Stage::Arrival }
+    }
+
     /// What tells the bucket of a request apart; none if the limit is not for it.
-    fn bucket(&self, request: Request<'_>) -> Option<[u8; 16]> {
+    fn bucket(&self, request: Request<'_>) -> Option<Bucket> {
         let mut context = Context::new(&SHA256);
         let mut add = |part: &[u8]| {
             context.update(&(part.len() as u64).to_le_bytes());
@@ -252,7 +301,7 @@ mod tests {
     use super::*;
 
     fn limits(spec: Value) -> Limits {
-        Limits::new(&serde_json::from_value(spec).unwrap()).unwrap()
+        Limits::new(&serde_json::from_value(spec).unwrap())
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -267,7 +316,7 @@ mod tests {
     }
 
     fn take(limits: &Limits, task: &str, headers: &HeaderMap, now: Instant) -> Result<(), Exceeded> {
-        limits.take(Request { task, headers, client: client() }, now)
+        limits.take(Request { task, headers, client: client() }, Stage::Arrival, |_| false, now)
     }
 
     #[test]
@@ -318,13 +367,49 @@ mod tests {
             limits(json!({ "rules": [{ "name": "each", "limit": { "requestsPerUnit": 1, "unit": "Hour" },
             "clientSelectors": [{ "headers": [{ "type": "Distinct", "name": "x" }] }] }] }));
         let now = Instant::now();
-        let refused = (0..MOST_BUCKETS + 100)
-            .filter(|n| take(&limits, "a", &headers(&[("x", &n.to_string())]), now).is_err())
-            .count();
-        assert_eq!(refused, 99, "they share one");
-        assert!(limits.buckets.lock().len() <= MOST_BUCKETS + 1);
-        assert_eq!(take(&limits, "a", &headers(&[("x", "new")]), now + Duration::from_secs(3601)), Ok(()));
-        assert_eq!(limits.buckets.lock().len(), 1, "old ones are forgotten");
+        let at = |value: &str, now: Instant| take(&limits, "a", &headers(&[("x", value)]), now).is_ok();
+        for n in 0..3 * MOST_BUCKETS {
+            assert!(at(&n.to_string(), now), "each has a bucket of its own, however many there are");
+        }
+        let kept = |limits: &Limits| {
+            limits.buckets.lock().iter().map(|one| one.young.len() + one.old.len()).sum::<usize>()
+        };
+        assert!(kept(&limits) <= 2 * MOST_BUCKETS);
+        assert!(!at(&(3 * MOST_BUCKETS - 1).to_string(), now) && !at(&(2 * MOST_BUCKETS).to_string(), now));
+    }
+
+    #[test]
+    fn what_clients_make_up_for_one_rule_does_not_reset_another() {
+        let rule = |name: &str, header: &str, most: u32| {
+            json!({ "name": name, "limit": { "requestsPerUnit": most, "unit": "Hour" },
+                "clientSelectors": [{ "headers": [{ "type": "Distinct", "name": header }] }] })
+        };
+        let limits = limits(json!({ "rules": [rule("made-up", "x", 9), rule("users", "user", 1)] }));
+        let now = Instant::now();
+        assert!(take(&limits, "a", &headers(&[("user", "ada")]), now).is_ok());
+        for n in 0..3 * MOST_BUCKETS {
+            assert!(take(&limits, "a", &headers(&[("x", &n.to_string())]), now).is_ok());
+        }
+        assert!(take(&limits, "a", &headers(&[("user", "ada")]), now).is_err());
+    }
+
+    #[test]
+    fn only_what_goes_by_the_gateways_word_waits_for_it() {
+        let hour = json!({ "requestsPerUnit": 1, "unit": "Hour" });
+        let rule = |name: &str, selector: Value| json!({ "name": name, "limit": hour, "clientSelectors": [selector] });
+        let header = |name: &str| json!({ "headers": [{ "type": "Distinct", "name": name }] });
+        let limits = limits(json!({ "rules": [
+            rule("users", header("x-user")), rule("keys", header("x-key")), rule("near", json!({ "sourceCIDR": "10.0.0.0/8" })),
+        ] }));
+        let now = Instant::now();
+        let given = headers(&[("x-user", "ada"), ("x-key", "1")]);
+        let at = |stage: Stage| {
+            let request = Request { task: "a", headers: &given, client: client() };
+            limits.take(request, stage, |name| name == "x-user", now).map_err(|it| it.limit)
+        };
+        assert_eq!((at(Stage::Arrival), at(Stage::Identified)), (Ok(()), Ok(())));
+        assert_eq!(at(Stage::Arrival), Err("of rule keys, 1 in each hour".into()));
+        assert_eq!(at(Stage::Identified), Err("of rule users, 1 in each hour".into()));
     }
 
     #[test]
@@ -348,7 +433,7 @@ mod tests {
     fn what_cannot_be_read_says_so() {
         let rule = |selector: Value| {
             let spec = json!({ "rules": [{ "name": "r", "limit": { "requestsPerUnit": 1, "unit": "Day" }, "clientSelectors": [selector] }] });
-            Limits::new(&serde_json::from_value(spec).unwrap()).err().unwrap_or_default()
+            limits(spec).broken.unwrap_or_default()
         };
         let expression = |value: &str| {
             rule(json!({ "headers": [{ "type": "RegularExpression", "name": "a", "value": value }] }))
@@ -357,6 +442,21 @@ mod tests {
         assert!(expression("(a{1000}){1000}").contains("too large"));
         assert!(rule(json!({ "sourceCIDR": "here" })).contains("no network"));
         assert!(rule(json!({ "headers": [{ "name": "a b" }] })).contains("no name of a header"));
+    }
+
+    #[test]
+    fn one_that_cannot_be_read_does_not_take_the_others_with_it() {
+        let hour = json!({ "requestsPerUnit": 1, "unit": "Hour" });
+        let rule = |name: &str, network: &str| json!({ "name": name, "limit": hour, "clientSelectors": [{ "sourceCIDR": network }] });
+        let limits =
+            limits(json!({ "perRoute": hour, "rules": [rule("bad", "here"), rule("good", "10.0.0.0/8")] }));
+        let said = limits.broken.clone().unwrap();
+        assert!(said.contains("bad: sourceCIDR here") && !said.contains("good"), "{said}");
+        let (now, none) = (Instant::now(), HeaderMap::new());
+        assert!(take(&limits, "a", &none, now).is_ok());
+        let limit = |task: &str| take(&limits, task, &none, now).map_err(|exceeded| exceeded.limit);
+        assert_eq!(limit("a"), Err("of the task, 1 in each hour".into()));
+        assert_eq!(limit("b"), Err("of rule good, 1 in each hour".into()));
     }
 
     proptest! {

@@ -17,8 +17,10 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
 use kube::api::{Api, ListParams};
 use parking_lot::Mutex;
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use crate::authorize::Protocol;
 use crate::pool::Connect;
 use crate::socket;
 
@@ -34,6 +36,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(3);
 pub(crate) struct Reach {
     pub(crate) client: Client,
     pub(crate) connect: Arc<dyn Connect>,
+    pub(crate) grpc: Option<Arc<dyn Protocol>>,
 }
 
 /// Why a Service does not answer.
@@ -56,6 +59,8 @@ pub(crate) struct Service {
     name: String,
     port: i32,
     state: Mutex<State>,
+    /// Held by the one who reads the endpoints; others wait for what comes of it.
+    reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -69,7 +74,14 @@ struct State {
 
 impl Service {
     pub(crate) fn new(reach: Reach, namespace: String, name: String, port: i32) -> Service {
-        Service { reach, namespace, name, port, state: Mutex::default() }
+        Service {
+            reach,
+            namespace,
+            name,
+            port,
+            state: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Sends a request, once more on a new connection if one that was kept turns out to be closed.
@@ -93,19 +105,18 @@ impl Service {
         }
     }
 
-    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, Error> {
-        let fresh = self.state.lock().is_fresh();
-        if !fresh {
-            // However it ends, it is not asked again at once.
-            self.state.lock().read = Some(Instant::now());
-            let endpoints = self.endpoints().await?;
-            let mut state = self.state.lock();
-            (state.endpoints, state.doubted) = (endpoints, false);
-        }
+    /// A connection to one of its endpoints.
+    pub(crate) async fn dial(&self) -> Result<TcpStream, Error> {
+        self.refresh().await?;
         let endpoint = self.state.lock().turn().ok_or(Error::NoEndpoint)?;
         let connected = self.reach.connect.connect(endpoint).await;
         let stream = connected.inspect_err(|_| self.state.lock().doubted = true)?;
         socket::prepare(&stream, socket::INSTANCE_PATIENCE);
+        Ok(stream)
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, Error> {
+        let stream = self.dial().await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -113,6 +124,23 @@ impl Service {
             }
         });
         Ok(sender)
+    }
+
+    /// Reads the endpoints again, if that is due.
+    async fn refresh(&self) -> Result<(), Error> {
+        if self.state.lock().is_fresh() {
+            return Ok(());
+        }
+        let _turn = self.reading.lock().await;
+        if self.state.lock().is_fresh() {
+            return Ok(());
+        }
+        let read = self.endpoints().await;
+        let mut state = self.state.lock();
+        // However it ends, it is not asked again at once.
+        state.read = Some(Instant::now());
+        (state.endpoints, state.doubted) = (read?, false);
+        Ok(())
     }
 
     async fn endpoints(&self) -> Result<Vec<Endpoint>, Error> {

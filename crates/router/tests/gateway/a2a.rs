@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::issuer::{Issuer, Pair};
 use crate::replicas::{Agent, Answer, Got, World, events, json_answer, post, until};
 
 /// Messages that reached an instance which does not know their task.
@@ -323,4 +324,28 @@ async fn what_nobody_can_ask_for_again_is_given_back() {
     })
     .await;
     assert_eq!(world.count_leases(labels::LEASE_OF_ALIAS).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_found_by_the_subject_that_began_it_and_by_nobody_else() {
+    let issuer = Issuer::new("https://one.example.com/", Pair::ec()).await;
+    let world = world(6).await;
+    world.guard("agent", json!([issuer.provider()])).await;
+    let say = async |replica: usize, user: &str, method: &str, params: Value| {
+        let request = post(PATH).header("authorization", format!("Bearer {}", issuer.token(user)));
+        world.send(replica, request, &rpc(method, params)).await
+    };
+    let begun = say(0, "ada", "SendMessage", json!({ "message": { "parts": [] } })).await;
+    let (task, context, at) = task_in(&begun);
+    let got = say(1, "ada", "GetTask", json!({ "id": task })).await;
+    assert_eq!(task_in(&got).2, at);
+    // The same ids of somebody else are of another conversation, or of none.
+    let got = say(1, "bob", "GetTask", json!({ "id": task })).await;
+    assert!(got.json()["error"].is_object() && !got.text.contains(&at), "{}", got.text);
+    let got = say(0, "bob", "SendMessage", json!({ "message": { "parts": [], "contextId": context } })).await;
+    assert_ne!(task_in(&got).2, at, "{}", got.text);
+    let got = world.send(0, post(PATH), &rpc("GetTask", json!({ "id": task }))).await;
+    assert_eq!(got.status, 401, "{}", got.text);
+    let got = say(0, "ada", "GetTask", json!({ "id": task })).await;
+    assert_eq!(got.json()["result"]["status"]["count"], 3, "and nobody else was heard: {}", got.text);
 }

@@ -3,15 +3,12 @@
 use base64::Engine;
 use bytes::Bytes;
 use http::header::WWW_AUTHENTICATE;
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty, Full};
-use hyper::body::Incoming;
-use parking_lot::Mutex;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 use crate::issuer::{Issuer, Pair, encode, now};
-use crate::world::{World, condition, echo, gateway_object, http_listener, read, serve};
+use crate::world::{World, condition, echo, gateway_object};
 
 /// A gateway that lets in tokens of these issuers, and a Task `echo` behind it.
 async fn guarded(jwt: Value, routing: Value) -> World {
@@ -187,6 +184,47 @@ async fn new_keys_are_found_and_old_ones_forgotten() {
 }
 
 #[tokio::test]
+async fn an_issuer_that_lists_no_keys_any_more_has_withdrawn_them() {
+    let issuer = Issuer::new("https://one.example.com/", Pair::ec()).await;
+    let world = guarded(json!({ "providers": [issuer.provider()] }), oneshot()).await;
+    let old = issuer.token("ada");
+    assert_eq!(with_token(&world, &old, &[]).await.0, StatusCode::OK);
+    issuer.keys.lock().1 = json!({ "keys": [] }).to_string();
+    // One that names an unknown key has them fetched.
+    let unknown = Pair::ec().sign("key-2", &issuer.claims("ada"));
+    assert_eq!(with_token(&world, &unknown, &[]).await.0, StatusCode::UNAUTHORIZED);
+    let (status, answer) = with_token(&world, &old, &[]).await;
+    assert_eq!((status, code(&answer)), (StatusCode::UNAUTHORIZED, "TokenInvalid"));
+    assert_eq!(issuer.fetched(), 2);
+}
+
+#[tokio::test]
+async fn whether_keys_can_be_fetched_is_told() {
+    let issuer = Issuer::new("https://one.example.com/", Pair::ec()).await;
+    let world = guarded(json!({ "providers": [issuer.provider()] }), oneshot()).await;
+    let gateway = gateway_object("default", json!([]));
+    let in_force = |status: &'static str| {
+        move |it: &Value| {
+            let said = condition(&it["status"], "agentcube.io/SecurityInForce");
+            said.is_some_and(|said| said["status"] == status)
+        }
+    };
+    world.until(&gateway, in_force("True")).await;
+    issuer.keys.lock().0 = StatusCode::NOT_FOUND;
+    let token = issuer.token("ada");
+    assert_eq!(with_token(&world, &token, &[]).await.0, StatusCode::SERVICE_UNAVAILABLE);
+    let told = world.until(&gateway, in_force("False")).await;
+    let said = condition(&told["status"], "agentcube.io/SecurityInForce").unwrap();
+    let message = said["message"].as_str().unwrap();
+    assert!(said["reason"] == "KeysUnavailable" && message.contains(&issuer.name), "{said}");
+    issuer.keys.lock().0 = StatusCode::OK;
+    world
+        .eventually(|| async { (with_token(&world, &token, &[]).await.0 == StatusCode::OK).then_some(()) })
+        .await;
+    world.until(&gateway, in_force("True")).await;
+}
+
+#[tokio::test]
 async fn without_keys_nobody_comes_in() {
     let issuer = Issuer::new("https://one.example.com/", Pair::ec()).await;
     let keys = issuer.keys.lock().clone();
@@ -260,12 +298,13 @@ async fn a_session_belongs_to_its_subject() {
         } else {
             with_token(&world, token, &key).await
         };
-        match status {
-            StatusCode::BAD_REQUEST => assert_eq!(code(&answer), "SessionKeyInvalid"),
-            _ => assert_ne!(
-                world.instances.asked.lock().last().unwrap().key.as_ref().unwrap().to_string(),
-                keys[0]
-            ),
+        let last = world.instances.asked.lock().last().unwrap().key.as_ref().unwrap().to_string();
+        if token.is_empty() {
+            assert_eq!((status, code(&answer)), (StatusCode::BAD_REQUEST, "SessionKeyInvalid"));
+            assert_eq!(world.instances.asked.lock().len(), 5, "nobody is asked for it");
+        } else {
+            assert_eq!((status, world.instances.asked.lock().len()), (StatusCode::OK, 6));
+            assert!(last.ends_with(&keys[0]) && last != keys[0], "a session of bob's own: {last}");
         }
     }
 }
@@ -285,6 +324,14 @@ async fn a_gateway_whose_policy_is_not_known_lets_nobody_in() {
     assert_eq!(world.eventually(closed).await, "GatewayNotReady");
     let (status, answer) = world.get("/default/echo", &[]).await;
     assert_eq!((status, code(&answer)), (StatusCode::SERVICE_UNAVAILABLE, "GatewayNotReady"));
+    // And the Gateway says so.
+    let lost = |it: &Value| {
+        let said = condition(&it["status"], "agentcube.io/SecurityInForce");
+        said.is_some_and(|said| said["status"] == "False" && said["reason"] == "PolicyUnknown")
+    };
+    let gateway = world.until(&gateway_object("default", json!([])), lost).await;
+    let programmed = condition(&gateway["status"], "Programmed").unwrap();
+    assert_eq!(programmed["status"], "False", "{programmed}");
 }
 
 #[tokio::test]
@@ -301,111 +348,4 @@ async fn a_policy_that_cannot_be_kept_closes_the_gateway_and_says_so() {
     let gateway = world.until(&gateway, said).await;
     let said = condition(&gateway["status"], "agentcube.io/SecurityInForce").unwrap();
     assert_eq!((&said["status"], &said["reason"]), (&json!("False"), &json!("Unsupported")));
-}
-
-/// A Service `auth` at this address, as the controllers of a cluster leave it.
-async fn service(world: &World, address: std::net::SocketAddr) {
-    let ports = json!([{ "name": "http", "port": 80, "targetPort": address.port() }]);
-    world.create(json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "auth" }, "spec": { "ports": ports } })).await;
-    let ports = json!([{ "name": "http", "port": address.port(), "protocol": "TCP" }]);
-    world
-        .create(json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": { "name": "auth-1", "labels": { "kubernetes.io/service-name": "auth" } },
-        "addressType": "IPv4", "ports": ports, "endpoints": [{ "addresses": ["10.9.9.9"] }] }))
-        .await;
-}
-
-fn by_service(fail_open: bool) -> Value {
-    json!({ "authentication": { "extAuth": {
-        "http": { "backendRef": { "name": "auth", "port": 80 }, "path": "/check", "headersToBackend": ["X-User-ID"] },
-        "headersToExtAuth": ["X-Badge"], "failOpen": fail_open, "timeout": "5s",
-    } } })
-}
-
-#[tokio::test]
-async fn a_service_decides_who_may_come_in() {
-    let world = World::guarded(by_service(false)).await;
-    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-    let seen = asked.clone();
-    let address = serve(move |request: Request<Incoming>| {
-        let head = |name: &str| {
-            request.headers().get(name).and_then(|it| it.to_str().ok()).unwrap_or("-").to_owned()
-        };
-        let badge = head("x-badge");
-        let told = [
-            request.method().to_string(),
-            request.uri().to_string(),
-            head("host"),
-            badge.clone(),
-            head("authorization"),
-            head("x-other"),
-            head("x-user-id"),
-        ];
-        seen.lock().push(told.join(" "));
-        async move {
-            let response = match badge.as_str() {
-                "good" => Response::builder().status(200).header("x-user-id", "ada").header("x-else", "no"),
-                "login" => Response::builder().status(302).header("location", "https://login.example.com/"),
-                "odd" => Response::builder().status(201),
-                "broken" => Response::builder().status(500),
-                _ => Response::builder().status(403).header("x-user-id", "eve"),
-            };
-            response.body(Full::new(Bytes::from("whatever"))).unwrap()
-        }
-    })
-    .await;
-    service(&world, address).await;
-    world.task("echo", json!({ "routing": oneshot() }), &[echo("one").await]).await;
-    let ask = async |badge: &str| {
-        let headers =
-            [("x-badge", badge), ("x-user-id", "root"), ("authorization", "Basic x"), ("x-other", "y")];
-        world.get("/default/echo/deep?q=1", &headers).await
-    };
-    let (status, answer) = ask("good").await;
-    assert_eq!((status, &answer["headers"]["x-user-id"]), (StatusCode::OK, &json!("ada")), "{answer}");
-    assert_eq!(answer["headers"]["x-else"], Value::Null);
-    assert_eq!(asked.lock()[0], "GET /check/default/echo/deep?q=1 localhost good Basic x - -");
-    for (badge, status, word) in [
-        ("bad", StatusCode::FORBIDDEN, "NotAuthorized"),
-        ("login", StatusCode::FOUND, "NotAuthorized"),
-        ("odd", StatusCode::FORBIDDEN, "NotAuthorized"),
-        ("broken", StatusCode::SERVICE_UNAVAILABLE, "AuthorizationUnavailable"),
-    ] {
-        let (said, answer) = ask(badge).await;
-        assert_eq!((said, code(&answer)), (status, word), "{badge}");
-    }
-    assert_eq!(world.instances.asked.lock().len(), 1, "no instance is woken for the others");
-}
-
-#[tokio::test]
-async fn a_service_that_is_not_there_lets_in_only_where_that_was_asked_for() {
-    for (fail_open, expected) in [(false, StatusCode::SERVICE_UNAVAILABLE), (true, StatusCode::OK)] {
-        let world = World::guarded(by_service(fail_open)).await;
-        world.task("echo", json!({ "routing": oneshot() }), &[echo("one").await]).await;
-        let (status, answer) = world.get("/default/echo", &[("x-user-id", "root")]).await;
-        assert_eq!(status, expected, "{answer}");
-        assert!(!answer.to_string().contains("root"), "who it is it cannot say by itself: {answer}");
-    }
-}
-
-#[tokio::test]
-async fn by_an_open_gateway_nobody_passes_for_somebody_known_by_another() {
-    let issuer = Issuer::new("https://one.example.com/", Pair::ec()).await;
-    let world =
-        World::guarded(json!({ "authentication": { "jwt": { "providers": [issuer.provider()] } } })).await;
-    world.create(gateway_object("open", json!([http_listener("http", world.second_port)]))).await;
-    let routing = json!({ "gatewayRefs": ["default", "open"], "routePolicy": "Oneshot" });
-    world.task("echo", json!({ "routing": routing }), &[echo("one").await]).await;
-    let open = || async {
-        let stream = tokio::net::TcpStream::connect(("127.0.0.1", world.second_port)).await.ok()?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await.ok()?;
-        tokio::spawn(connection);
-        let request = Request::get("/default/echo").header("host", "localhost").header("x-user-id", "root");
-        let response = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.ok()?;
-        let (status, answer) = read(response).await;
-        (status == StatusCode::OK).then_some(answer)
-    };
-    assert_eq!(world.eventually(open).await["headers"]["x-user-id"], Value::Null);
-    assert_eq!(world.get("/default/echo", &[]).await.0, StatusCode::UNAUTHORIZED);
 }

@@ -177,6 +177,69 @@ async fn http2_that_is_not_used_is_not_kept() {
 }
 
 #[tokio::test]
+async fn a_refusal_that_is_not_taken_does_not_keep_a_connection() {
+    let options = Options { head_timeout: Duration::from_millis(100), ..Options::default() };
+    let world = World::with(options).await;
+    world.task("echo", oneshot(json!({})), &[echo("one").await]).await;
+    let io = TokioIo::new(world.connect().await);
+    // A client that gives nobody leave to send a body.
+    let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(0)
+        .handshake(io)
+        .await
+        .unwrap();
+    let closed = tokio::spawn(connection);
+    let request = Request::get("http://localhost/nowhere").body(Empty::<Bytes>::new()).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::NOT_FOUND);
+    let _ended = tokio::time::timeout(LIMIT, closed).await.expect("it is closed");
+}
+
+#[tokio::test]
+async fn one_address_does_not_take_all_connections() {
+    let world = World::with(Options { connections_per_address: 1, ..Options::default() }).await;
+    world.task("echo", oneshot(json!({})), &[echo("one").await]).await;
+    let request = b"GET /default/echo HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut some = [0; 4096];
+    // Those that asked before may not have gone yet.
+    let first = || async {
+        let mut stream = world.connect().await;
+        let _sent = stream.write_all(request).await;
+        let mut some = [0; 4096];
+        stream.read(&mut some).await.is_ok_and(|read| read > 0).then_some(stream)
+    };
+    let mut first = world.eventually(first).await;
+    let mut second = world.connect().await;
+    let _sent = second.write_all(request).await;
+    assert_eq!(rest(&mut second).await, "", "it is closed");
+    first.write_all(request).await.unwrap();
+    assert!(first.read(&mut some).await.unwrap() > 0, "the first goes on");
+    drop(first);
+    let again = || async {
+        let mut stream = world.connect().await;
+        let _sent = stream.write_all(request).await;
+        let mut some = [0; 4096];
+        stream.read(&mut some).await.is_ok_and(|read| read > 0).then_some(())
+    };
+    world.eventually(again).await;
+}
+
+#[tokio::test]
+async fn a_body_that_has_to_be_read_comes_in_time() {
+    let options = Options { head_timeout: Duration::from_millis(200), ..Options::default() };
+    let world = World::with(options).await;
+    let routing = json!({ "gatewayRefs": ["default"], "routePolicy": "BySession", "protocol": "MCP" });
+    world.task("tools", json!({ "routing": routing }), &[echo("one").await]).await;
+    let mut stream = world.connect().await;
+    let half = "POST /default/tools HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+        accept: application/json, text/event-stream\r\ncontent-length: 1000\r\n\r\n{";
+    stream.write_all(half.as_bytes()).await.unwrap();
+    // Silence alone would be allowed for much longer.
+    let answer = rest(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("\"RequestSlow\""), "{answer}");
+}
+
+#[tokio::test]
 async fn a_head_has_its_limits() {
     let world = World::new().await;
     world.task("echo", oneshot(json!({})), &[echo("one").await]).await;

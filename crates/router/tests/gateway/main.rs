@@ -7,6 +7,10 @@ mod auth;
 #[cfg(test)]
 mod clients;
 #[cfg(test)]
+mod ext_auth;
+#[cfg(test)]
+mod identity;
+#[cfg(test)]
 mod issuer;
 #[cfg(test)]
 mod mcp;
@@ -16,6 +20,8 @@ mod objects;
 mod replicas;
 #[cfg(test)]
 mod requests;
+#[cfg(test)]
+mod seeing;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]

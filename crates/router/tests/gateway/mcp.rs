@@ -11,6 +11,7 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::issuer::{Issuer, Pair};
 use crate::replicas::{Agent, Answer, Got, World, events, json_answer, post, until};
 
 /// Messages that reached an instance which does not know their session.
@@ -297,4 +298,31 @@ async fn without_sessions_requests_go_by_what_they_are_about() {
     assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (400, &json!(-32602)));
     assert_eq!(world.send(1, modern("x").method(Method::GET), "").await.status, 405);
     assert_eq!(STRAY.load(Ordering::SeqCst), 0, "no message went astray");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_followed_for_the_subject_that_began_it_and_for_nobody_else() {
+    let issuer = Issuer::new("https://one.example.com/", Pair::ec()).await;
+    for session_ids in ["Shared", "Sealed"] {
+        let world = world(session_ids, 4).await;
+        world.guard("tools", json!([issuer.provider()])).await;
+        let of = |user: &str| post(PATH).header("authorization", format!("Bearer {}", issuer.token(user)));
+        let message = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {} }).to_string();
+        assert_eq!(world.send(0, post(PATH), &message).await.status, 401);
+        let got = world.send(0, of("ada"), &message).await;
+        assert_eq!(got.status, 200, "{}", got.text);
+        let id = got.header("mcp-session-id").unwrap().to_owned();
+        for replica in [1, 0] {
+            let got = world.send(replica, of("ada").header("mcp-session-id", &id), &call("count")).await;
+            assert_eq!(got.status, 200, "{}", got.text);
+            // Who knows the id, and not the subject, finds no session.
+            let got = world.send(replica, of("bob").header("mcp-session-id", &id), &call("count")).await;
+            assert_eq!((got.status, &got.json()["error"]["code"]), (404, &json!(-32001)), "{}", got.text);
+            let got = world.send(replica, post(PATH).header("mcp-session-id", &id), &call("count")).await;
+            assert_eq!(got.status, 401, "{}", got.text);
+        }
+        let got = world.send(1, of("ada").header("mcp-session-id", &id), &call("count")).await;
+        assert_eq!(got.json()["result"]["count"], 3, "and nobody else was heard");
+        assert_eq!(world.started(), 1);
+    }
 }

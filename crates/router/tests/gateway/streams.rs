@@ -1,5 +1,7 @@
 //! What does not come whole: event streams, large bodies, upgrades, and the end of the gateway.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +12,7 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::world::{World, echo, serve};
 
@@ -155,6 +157,7 @@ async fn upgrading() -> std::net::SocketAddr {
 async fn upgraded(world: &World, path: &str) -> TokioIo<hyper::upgrade::Upgraded> {
     let request = Request::get(path)
         .header("host", "localhost")
+        .header("x-session-id", "1")
         .header("connection", "Upgrade")
         .header("upgrade", "websocket")
         .body(Full::new(Bytes::new()))
@@ -189,6 +192,76 @@ async fn upgraded_connections_are_carried_until_the_end() {
     io.shutdown().await.unwrap();
     assert_eq!(io.read(&mut heard).await.unwrap(), 0);
     tokio::time::timeout(Duration::from_secs(30), world.running).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_keeps_its_place_at_the_instance_until_its_end() {
+    let world = World::new().await;
+    let session = json!({ "extractors": [{ "type": "httpHeader", "name": "X-Session-ID" }] });
+    let spec = json!({
+        "routing": { "gatewayRefs": ["default"], "routePolicy": "BySession", "sessionIdentifier": session },
+        "requestHandling": { "circuitBreaker": { "maxParallelRequests": 1, "maxPendingRequests": 0 } },
+    });
+    world.task("talk", spec, &[upgrading().await]).await;
+    let mut io = upgraded(&world, "/default/talk").await;
+    let ask = async || world.get("/default/talk", &[("x-session-id", "1")]).await;
+    for _ in 0..3 {
+        let (status, answer) = ask().await;
+        assert_eq!(
+            (status, &answer["error"]["code"]),
+            (StatusCode::SERVICE_UNAVAILABLE, &json!("InstanceBusy"))
+        );
+    }
+    io.shutdown().await.unwrap();
+    assert_eq!(io.read(&mut [0; 4]).await.unwrap(), 0);
+    let free = || async { (ask().await.0 == StatusCode::UPGRADE_REQUIRED).then_some(()) };
+    world.eventually(free).await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_again_has_one_place() {
+    let world = World::new().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    // Each connection serves one request, and is closed at the second, before it is answered.
+    let (served, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let (count, held) = (served.clone(), gate.clone());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (count, held) = (count.clone(), held.clone());
+            tokio::spawn(async move {
+                let mut head = [0; 4096];
+                assert!(stream.read(&mut head).await.unwrap() > 0);
+                count.fetch_add(1, Ordering::SeqCst);
+                held.acquire().await.unwrap().forget();
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+                let _next = stream.read(&mut head).await;
+            });
+        }
+    });
+    let session = json!({ "extractors": [{ "type": "httpHeader", "name": "X-Session-ID" }] });
+    let spec = json!({
+        "routing": { "gatewayRefs": ["default"], "routePolicy": "BySession", "sessionIdentifier": session },
+        "requestHandling": { "circuitBreaker": { "maxParallelRequests": 1, "maxPendingRequests": 0 } },
+    });
+    world.task("again", spec, &[address]).await;
+    let ask = async || world.get("/default/again", &[("x-session-id", "1")]).await;
+    gate.add_permits(1);
+    assert_eq!(ask().await.0, StatusCode::OK);
+    // It comes in on the kept connection, which is closed, and then on a new one: in its one place all the time.
+    let second = async {
+        let (status, answer) = ask().await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+    };
+    let others = async {
+        world.eventually(|| async { (served.load(Ordering::SeqCst) == 2).then_some(()) }).await;
+        assert_eq!(ask().await.1["error"]["code"], "InstanceBusy");
+        gate.add_permits(1);
+    };
+    tokio::join!(second, others);
+    gate.add_permits(1);
+    assert_eq!(ask().await.0, StatusCode::OK, "the place is free again");
 }
 
 #[tokio::test]

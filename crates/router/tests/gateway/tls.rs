@@ -267,3 +267,94 @@ async fn a_port_is_with_tls_or_without() {
     world.until(&route, |it| it["status"]["parents"].is_array()).await;
     assert_eq!(world.get("/default/private", &[]).await.0, StatusCode::NOT_FOUND);
 }
+
+#[tokio::test]
+async fn a_connection_serves_the_hosts_that_it_was_made_for() {
+    let (a, _) = secret("a", "a.example.com");
+    let (b, _) = secret("b", "b.example.com");
+    let (c, _) = secret("c", "c.example.org");
+    let listeners = |port| {
+        json!([
+            https("one", port, Some("*.example.com"), &["a", "b"]),
+            https("two", port, Some("*.example.org"), &["c"])
+        ])
+    };
+    let (world, _) = world(listeners, &[a, b, c], json!({})).await;
+    let stream = connect(world.second_port, "a.example.com", b"h2", rustls::ALL_VERSIONS).await.unwrap();
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let ask = async |host: &str| {
+        let request =
+            Request::get(format!("https://{host}/default/echo")).body(Empty::<Bytes>::new()).unwrap();
+        read(sender.clone().send_request(request).await.unwrap()).await
+    };
+    for host in ["a.example.com", "A.Example.com:443", "x.example.com"] {
+        assert_eq!(ask(host).await.0, StatusCode::OK, "{host}");
+    }
+    for host in ["b.example.com", "c.example.org", "nobody.example.net"] {
+        let (status, answer) = ask(host).await;
+        assert_eq!(
+            (status, &answer["error"]["code"]),
+            (StatusCode::MISDIRECTED_REQUEST, &json!("Misdirected")),
+            "{host}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_port_changes_to_tls_without_being_let_go() {
+    let (a, of_a) = secret("a", "a.example.com");
+    let world = World::new().await;
+    world.create(a).await;
+    let gateway =
+        world.create(gateway_object("secure", json!([http_listener("one", world.second_port)]))).await;
+    let seen = |generation: i64| {
+        move |it: &Value| {
+            let said = condition(&it["status"]["listeners"][0], "Accepted");
+            said.is_some_and(|said| said["observedGeneration"] == generation)
+        }
+    };
+    for (generation, listener) in [
+        (2, https("one", world.second_port, None, &["a"])),
+        (3, http_listener("one", world.second_port)),
+        (4, https("one", world.second_port, None, &["a"])),
+    ] {
+        let before = world.until(&gateway, seen(generation - 1)).await;
+        world.patch(&gateway, json!({ "spec": { "listeners": [listener] } })).await;
+        for state in world.states_until(&before, seen(generation)).await {
+            let said = condition(&state["status"]["listeners"][0], "Accepted").unwrap();
+            assert_eq!(said["status"], "True", "not for a moment: {said}");
+        }
+    }
+    assert_eq!(shown(world.second_port, "a.example.com").await, Some(of_a));
+}
+
+#[tokio::test]
+async fn who_leaves_tls_on_a_shared_port_takes_its_certificate_along() {
+    let (a, of_a) = secret("a", "a.example.com");
+    let (b, of_b) = secret("b", "b.example.com");
+    let world = World::new().await;
+    for secret in [a, b] {
+        world.create(secret).await;
+    }
+    let port = world.second_port;
+    let of = |name: &str| {
+        gateway_object(name, json!([https(name, port, Some(&format!("{name}.example.com")), &[name])]))
+    };
+    let (one, two) = (world.create(of("a")).await, world.create(of("b")).await);
+    for gateway in [&one, &two] {
+        world.until(gateway, |it| it["status"]["listeners"].is_array()).await;
+    }
+    assert_eq!(
+        (shown(port, "a.example.com").await, shown(port, "b.example.com").await),
+        (Some(of_a), Some(of_b.clone()))
+    );
+    world.patch(&one, json!({ "spec": { "listeners": [http_listener("a", port)] } })).await;
+    let refused = |it: &Value| {
+        let said = condition(&it["status"]["listeners"][0], "Accepted");
+        said.is_some_and(|said| said["reason"] == "PortUnavailable")
+    };
+    world.until(&one, refused).await;
+    assert_eq!((shown(port, "a.example.com").await, shown(port, "b.example.com").await), (None, Some(of_b)));
+}

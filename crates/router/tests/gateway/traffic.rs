@@ -108,6 +108,28 @@ async fn too_many_requests_are_told_when_to_come_back() {
 }
 
 #[tokio::test]
+async fn who_floods_without_a_token_is_counted_before_it_is_asked_who_it_is() {
+    let issuer = Issuer::new("https://one.example.com/", Pair::ec()).await;
+    let near = json!([{ "sourceCIDR": "127.0.0.0/8" }]);
+    let rules = json!([{ "name": "near", "limit": { "requestsPerUnit": 2, "unit": "Day" }, "clientSelectors": near },
+        { "name": "broken", "limit": { "requestsPerUnit": 2, "unit": "Day" }, "clientSelectors": [{ "sourceCIDR": "x" }] }]);
+    let world = World::guarded(json!({
+        "authentication": { "jwt": { "providers": [issuer.provider()] } }, "rateLimiting": { "rules": rules },
+    }))
+    .await;
+    world.task("echo", oneshot(), &[echo("one").await]).await;
+    let ask = async || world.get("/default/echo", &[("authorization", "Bearer x")]).await.0;
+    assert_eq!((ask().await, ask().await), (StatusCode::UNAUTHORIZED, StatusCode::UNAUTHORIZED));
+    assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS);
+    // A rule that cannot be kept is told, and the other is kept.
+    let gateway = gateway_object("default", json!([]));
+    let said = |it: &Value| condition(&it["status"], "agentcube.io/RateLimitsInForce").cloned();
+    let gateway = world.until(&gateway, |it| said(it).is_some()).await;
+    let said = said(&gateway).unwrap();
+    assert!(said["status"] == "False" && said["message"].as_str().unwrap().contains("broken"), "{said}");
+}
+
+#[tokio::test]
 async fn an_instance_gets_no_more_than_its_task_allows() {
     let world = World::new().await;
     let (arrived, release) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));

@@ -15,13 +15,14 @@ use agentcube_instance::token::Token;
 use agentcube_instance::{Endpoint, InstanceId, SpecId, TaskId};
 use agentcube_router::{CONTROLLER, Connect, Gateway, Options};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, CustomResourceExt};
 use parking_lot::Mutex;
@@ -158,7 +159,8 @@ impl World {
         World::start(options, None).await
     }
 
-    async fn start(options: Options, policy: Option<Value>) -> World {
+    /// With both.
+    pub(crate) async fn start(options: Options, policy: Option<Value>) -> World {
         let server = Server::builder().memory().embed().await.expect("a server in memory starts");
         let client = Client::new(server.front(), "default");
         install(&client).await;
@@ -237,6 +239,28 @@ impl World {
     pub(crate) async fn delete(&self, object: &Value) {
         let (api, name) = self.api(object);
         api.delete(&name, &Default::default()).await.unwrap();
+    }
+
+    /// Every state of an object after the one that is given, none left out, until one is as wanted.
+    pub(crate) async fn states_until(&self, object: &Value, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let (api, name) = self.api(object);
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+        let of_name = WatchParams::default().fields(&format!("metadata.name={name}"));
+        let mut events = std::pin::pin!(api.watch(&of_name, version).await.unwrap());
+        let mut states: Vec<Value> = Vec::new();
+        while !states.last().is_some_and(&wanted) {
+            let event = tokio::time::timeout(std::time::Duration::from_secs(30), events.next()).await;
+            if let WatchEvent::Modified(object) = event.expect("it changes").unwrap().unwrap() {
+                states.push(serde_json::to_value(object).unwrap());
+            }
+        }
+        states
+    }
+
+    /// Waits until an object is not there any more.
+    pub(crate) async fn until_gone(&self, object: &Value) {
+        let (api, name) = self.api(object);
+        self.eventually(|| async { api.get_opt(&name).await.unwrap().is_none().then_some(()) }).await;
     }
 
     /// Deletes an object, and leaves what belongs to it.

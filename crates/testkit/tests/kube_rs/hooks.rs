@@ -41,7 +41,7 @@ impl Node {
             logs: Some(self.clone()),
             exec: Some(self.clone()),
             connect: Some(self.clone()),
-            metrics: None,
+            ..Hooks::default()
         }
     }
 

@@ -24,13 +24,22 @@ pub(crate) async fn idle(world: &World) -> Result<()> {
     world.event("idle", "idle").await?;
     let metrics = world.http.send(Request::new(Method::GET, "/metrics")).await?;
     let counted = String::from_utf8_lossy(&metrics.bytes).into_owned();
-    for name in
-        [r#"agentcube_reclaimed_total{reason="SessionIdle"} "#, r#"agentcube_reserve_total{path="waited"} "#]
-    {
+    for name in [
+        r#"agentcube_reclaimed_total{reason="SessionIdle"} "#,
+        r#"agentcube_reserve_seconds_count{namespace="default",task="idle",path="waited"} 1"#,
+        r#"agentcube_requests_total{namespace="default",task="idle",outcome="passed",reason="",status="2xx"} 1"#,
+    ] {
         expect(counted.contains(name), name, &counted)?;
     }
     let again = world.say("idle", "ada", "hello").await?;
     expect(again.json()["turn"] == 1, "the key begins anew", &again)?;
+    let known = world.http.send(Request::new(Method::GET, "/debug/sessions?task=idle")).await?;
+    let known = String::from_utf8_lossy(&known.bytes).into_owned();
+    expect(
+        known.contains(r#""lastReserve":"waited""#) && !known.contains("ada"),
+        "its session is seen",
+        &known,
+    )?;
     world.remove("idle").await
 }
 
