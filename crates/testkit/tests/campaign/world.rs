@@ -99,6 +99,14 @@ impl World {
     }
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        for (_, (_, server)) in self.running.lock().drain() {
+            server.abort();
+        }
+    }
+}
+
 /// A Task with a revision; its UID.
 async fn make_task(client: &Client, port: u16, most: usize) -> Result<String> {
     let task: Task = serde_json::from_value(json!({
