@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::Args;
 
 #[derive(Args, Clone)]
+#[group(id = "access_log_arguments")]
 pub(crate) struct Arguments {
     /// Write a line of JSON for each request to this file, or to standard output if it is `-`; session ids are hidden
     #[arg(long, value_name = "FILE")]
