@@ -122,8 +122,8 @@ fn note(answer: &Response<Bytes>, session: &str, book: &Book) -> Result<()> {
     let (code, message) = (text(&body["error"]["code"]), text(&body["error"]["message"]));
     // Of what befalls its external processor Envoy has no message, but a detail.
     let detail = text(&body["error"]["detail"]);
-    let said = !code.is_empty() && !(message.is_empty() && detail.is_empty());
-    let told = said && body["error"]["requestId"].is_string();
+    let silent = code.is_empty() || message.is_empty() && detail.is_empty();
+    let told = !silent && body["error"]["requestId"].is_string();
     let is_json = answer.headers().get("content-type").is_some_and(|it| it == "application/json");
     ensure!(answer.status().is_server_error() && told && is_json, "{session}: {answer:?}");
     book.failed(format!("{} {code} {detail}", answer.status().as_u16()));

@@ -84,7 +84,7 @@ impl World {
         let Some(uid) = self.book.some_instance(turn) else { return Ok(()) };
         self.book.dies(&uid);
         let Some((name, server)) = self.running.lock().remove(&uid) else { return Ok(()) };
-        if turn % 2 == 0 {
+        if turn.is_multiple_of(2) {
             server.abort();
             let failed = json!({ "metadata": { "uid": uid }, "status": { "phase": "Failed",
                 "conditions": [{ "type": "Ready", "status": "False" }] } });
