@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agentcube_router::authorize::{Answer, Authorizer, Dial, Protocol, Question};
 use envoy_types::pb::envoy::config::core::v3::{Address, HeaderValueOption, SocketAddress, address};
@@ -19,6 +20,10 @@ use tower::service_fn;
 /// The most that is read of an answer, in bytes.
 const LARGEST: usize = 64 << 10;
 
+/// How long it may take to connect, and how often the other side has to show that it is there.
+const DIAL: Duration = Duration::from_secs(2);
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
 /// Envoy's protocol.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Grpc;
@@ -28,9 +33,14 @@ impl Protocol for Grpc {
         // The name is only said in `:authority`; what is dialled is what the gateway knows of the Service.
         let endpoint = Endpoint::from_shared(format!("http://{name}"));
         let endpoint = endpoint.unwrap_or_else(|_| Endpoint::from_static("http://authorization"));
+        // One connection serves all questions: a dead one must not hold them up until each runs out of time.
+        let endpoint = endpoint
+            .http2_keep_alive_interval(SIGN_OF_LIFE)
+            .keep_alive_timeout(SIGN_OF_LIFE)
+            .keep_alive_while_idle(true);
         let channel = endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
-            let dialling = dial();
-            async move { dialling.await.map(TokioIo::new) }
+            let dialling = tokio::time::timeout(DIAL, dial());
+            async move { dialling.await.map_err(std::io::Error::from)?.map(TokioIo::new) }
         }));
         Arc::new(Service(AuthorizationClient::new(channel).max_decoding_message_size(LARGEST)))
     }

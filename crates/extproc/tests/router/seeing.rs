@@ -34,7 +34,6 @@ pub(crate) async fn counted(world: &World) -> Result<()> {
         (format!("agentcube_sessions{{{OF_TASK}}}"), 2),
         (format!("agentcube_requests_in_flight{{{OF_TASK}}}"), 0),
         (format!("agentcube_reserve_waiting{{{OF_TASK}}}"), 0),
-        ("agentcube_access_log_lines_total".to_owned(), 7),
         ("agentcube_access_log_dropped_total{reason=\"full\"}".to_owned(), 0),
     ];
     // What was asked until it was ready is counted too.

@@ -17,7 +17,7 @@ fn authentication() -> AuthenticationSpec {
 
 #[test]
 fn the_headers_of_a_policy_are_those_of_all_its_parts() {
-    assert_eq!(identity(&authentication()), ["x-user", "x-other", "x-badge"]);
+    assert_eq!(identity(&authentication()), ["x-user", "x-other", "x-badge", "x-agentcube-subject"]);
 }
 
 #[test]

@@ -115,7 +115,7 @@ async fn a_service_that_is_not_there_lets_in_only_where_that_was_asked_for() {
 #[tokio::test]
 async fn a_no_is_a_no_before_its_last_byte() {
     let world = World::guarded(json!({ "authentication": { "extAuth": {
-        "http": { "backendRef": { "name": "auth", "port": 80 } }, "failOpen": true, "timeout": "300ms" } } }))
+        "http": { "backendRef": { "name": "auth", "port": 80 } }, "failOpen": true, "timeout": "30s" } } }))
     .await;
     let address = serve(|_request: Request<Incoming>| async {
         let never = futures_util::stream::pending::<Result<Frame<Bytes>, std::io::Error>>();
@@ -255,7 +255,7 @@ async fn a_service_may_be_asked_by_grpc() {
     let options = Options { grpc: Some(Arc::new(doorman.clone())), ..Options::default() };
     let grpc = json!({ "backendRef": { "name": "auth", "port": 80 } });
     let policy = json!({ "authentication": { "extAuth": {
-        "grpc": grpc, "headersToExtAuth": ["X-Badge"], "timeout": "300ms" } } });
+        "grpc": grpc, "headersToExtAuth": ["X-Badge"], "timeout": "2s" } } });
     let world = World::start(options, Some(policy)).await;
     world.task("echo", json!({ "routing": oneshot() }), &[echo("one").await]).await;
     let ask = async |badge: &str| {

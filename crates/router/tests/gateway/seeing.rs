@@ -124,9 +124,10 @@ async fn a_request_is_counted_and_told_of_without_its_secrets() {
 #[tokio::test]
 async fn what_goes_wrong_is_told_apart() {
     let watched = Watched::new().await;
-    // Nobody listens there.
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    watched.world.task("dead", oneshot(), &[nobody]).await;
+    // Nobody listens there, and nobody else gets the port.
+    let taken = tokio::net::TcpSocket::new_v4().unwrap();
+    taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    watched.world.task("dead", oneshot(), &[taken.local_addr().unwrap()]).await;
     // Closes before it answers.
     let rude = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let rude_at = rude.local_addr().unwrap();
