@@ -6,7 +6,8 @@ use std::time::Duration;
 use agentcube_api::conditions::task::{EXT_PROC_READY, ROUTE_READY};
 use agentcube_api::{Task, TaskGateway};
 use agentcube_task::envoy::{
-    BackendTrafficPolicy, ClientTrafficPolicy, EnvoyExtensionPolicy, EnvoyPatchPolicy, SecurityPolicy,
+    BackendTrafficPolicy, ClientTrafficPolicy, EnvoyExtensionPolicy, EnvoyPatchPolicy, EnvoyProxy,
+    SecurityPolicy,
 };
 use agentcube_task::{Envoy, Options, Picking, RateLimits, ServicePort};
 use gateway_api::gateways::Gateway;
@@ -149,7 +150,18 @@ async fn examples_by_patch_policy(client: Client) {
     // The default gateway's class is named in the example, and that of the others is the default.
     serve_examples(&stage, &["translate"]).await;
     let patch = stage.api::<EnvoyPatchPolicy>().get("default").await.unwrap();
-    assert_eq!(patch.spec.0["jsonPatches"].as_array().map(Vec::len), Some(5), "{:#}", patch.spec.0);
+    let patches = patch.spec.0["jsonPatches"].as_array().unwrap();
+    let of =
+        |kind: &str| patches.iter().filter(|patch| patch["type"].as_str().unwrap().ends_with(kind)).count();
+    // Listeners that share a port are one to Envoy; each is asked to tell of requests that last.
+    let counts = [of(".Cluster"), of(".RouteConfiguration"), of(".Listener"), patches.len()];
+    assert_eq!(counts, [1, 4, 3, 8], "{:#}", patch.spec.0);
+    let proxy = stage.api::<EnvoyProxy>().get("default").await.unwrap();
+    assert!(
+        proxy.spec.0.pointer("/telemetry/accessLog/settings/0/sinks/0/als").is_some(),
+        "{:#}",
+        proxy.spec.0
+    );
     let extension = stage.api::<EnvoyExtensionPolicy>().get("default").await.unwrap();
     let processor = &extension.spec.0["extProc"][0];
     assert_eq!(processor["failOpen"], false);

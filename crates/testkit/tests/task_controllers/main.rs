@@ -93,10 +93,7 @@ fn definitions(directory: &Path) -> Result<Vec<CustomResourceDefinition>> {
         .with_context(|| format!("{} is missing; run `cargo xtask setup`", directory.display()))?;
     for file in files {
         for document in documents(&file?.path())? {
-            // Of Envoy's own settings we write nothing, and they are large.
-            let wanted = document["kind"] == "CustomResourceDefinition"
-                && document["metadata"]["name"] != "envoyproxies.gateway.envoyproxy.io";
-            if wanted {
+            if document["kind"] == "CustomResourceDefinition" {
                 found.push(serde_json::from_value(document)?);
             }
         }
