@@ -21,12 +21,11 @@ fn any_field() -> impl Strategy<Value = Field> {
         key,
         value,
         raw_value,
-        ..Field::default()
     })
 }
 
 fn message(headers: Vec<Field>) -> HttpHeaders {
-    HttpHeaders { headers: Some(HeaderMap { headers, ..HeaderMap::default() }), ..HttpHeaders::default() }
+    HttpHeaders { headers: Some(HeaderMap { headers }), ..HttpHeaders::default() }
 }
 
 /// As it says itself: bytes, or text where there are none.
