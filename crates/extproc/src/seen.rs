@@ -108,7 +108,7 @@ impl Asked {
         let route = route.and_then(|(namespace, name)| table.read().task(namespace, name).cloned());
         let mut record = Record {
             method: self.method.clone(),
-            target: Target::Text(std::mem::take(&mut self.path)),
+            target: Target(std::mem::take(&mut self.path)),
             request_id: self.request_id.take(),
             trace: self.trace,
             gateway: route.as_deref().and_then(gateway),
@@ -249,7 +249,7 @@ fn record(entry: &HttpAccessLogEntry, common: &AccessLogCommon, route: Option<Ar
     Record {
         begun: common.start_time.as_ref().and_then(moment),
         method: method.unwrap_or(Method::GET),
-        target: Target::Text(path),
+        target: Target(path),
         request_id: HeaderValue::try_from(request.request_id).ok().filter(|id| !id.is_empty()),
         trace,
         gateway: route.as_deref().and_then(gateway),

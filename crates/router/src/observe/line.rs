@@ -121,6 +121,7 @@ mod tests {
 
     use super::super::{Outcome, Target};
     use super::*;
+    use crate::refusal::Refusal;
 
     fn line(record: &Record) -> String {
         let hiding = Hiding::new(hmac::Key::new(hmac::HMAC_SHA256, b"key"));
@@ -132,7 +133,7 @@ mod tests {
     #[test]
     fn a_line_says_what_there_is_to_say() {
         let record = Record {
-            target: Target::Text("/a?token=secret".into()),
+            target: Target("/a?token=secret".into()),
             status: Some(503),
             outcome: Outcome::Refused,
             reason: "NoInstance".into(),
@@ -150,10 +151,22 @@ mod tests {
         assert_eq!(line(&record), expected);
     }
 
+    #[test]
+    fn a_path_that_nobody_has_looked_into_is_not_shown() {
+        for (refusal, shown) in [
+            (Refusal::no_route("a.example", "/a/secret"), "/a/secret"),
+            (Refusal::misdirected("a.example"), ""),
+        ] {
+            let mut record = Record { target: Target("/a/secret".into()), ..Record::default() };
+            record.refused(&refusal);
+            assert_eq!(record.target.path(), shown, "{}", refusal.code);
+        }
+    }
+
     proptest! {
         #[test]
         fn nothing_gets_out_of_its_line(text in "\\PC*|.*|(\u{0}|\n|\r|\"|\\\\|\u{7f}|\u{9b}|\u{2028}|😀)*") {
-            let record = Record { target: Target::Text(text.clone()), detail: Some(text), ..Record::default() };
+            let record = Record { target: Target(text.clone()), detail: Some(text), ..Record::default() };
             let line = line(&record);
             prop_assert!(line.bytes().rev().skip(1).all(|byte| (b' '..=b'~').contains(&byte)), "{line:?}");
             let read: Value = serde_json::from_str(&line).unwrap();

@@ -24,7 +24,7 @@ use http::Method;
 use http::header::HeaderValue;
 use jiff::Timestamp;
 
-use crate::refusal::Refusal;
+use crate::refusal::{NO_ROUTE, Refusal};
 use crate::route::{GatewayId, Route};
 
 pub use counts::{Counts, InFlight, OfTask, Trouble};
@@ -79,21 +79,14 @@ impl Outcome {
     }
 }
 
-/// The target of a request, as it came.
-#[derive(Clone, Debug)]
-pub enum Target {
-    Uri(http::Uri),
-    /// Path and query.
-    Text(String),
-}
+/// The target of a request, as it came: path and query. Empty if it is not to be shown.
+#[derive(Clone, Debug, Default)]
+pub struct Target(pub String);
 
 impl Target {
     /// Without the query, which may hold anything.
     fn path(&self) -> &str {
-        match self {
-            Target::Uri(uri) => uri.path(),
-            Target::Text(text) => text.split(['?', '#']).next().unwrap_or_default(),
-        }
+        self.0.split(['?', '#']).next().unwrap_or_default()
     }
 }
 
@@ -133,7 +126,7 @@ impl Default for Record {
         Record {
             begun: None,
             method: Method::GET,
-            target: Target::Uri(http::Uri::default()),
+            target: Target::default(),
             request_id: None,
             trace: None,
             route: None,
@@ -162,6 +155,10 @@ impl Record {
 
     /// A router answered by itself, with this status and this code.
     pub fn answered_with(&mut self, status: u16, code: Cow<'static, str>) {
+        if self.route.is_none() && code != NO_ROUTE {
+            // Nobody has looked where in it a session may stand.
+            self.target = Target::default();
+        }
         self.outcome = Outcome::of(status, &code);
         self.reason = code;
         self.status = Some(status);

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::counts::InFlight;
 use super::{Observer, Outcome, Record, Target, TraceId, Trouble};
 use crate::body;
-use crate::refusal::{NO_ROUTE, Refusal};
+use crate::refusal::Refusal;
 use crate::route::{GatewayId, Route};
 use crate::upload::Progress;
 
@@ -57,7 +57,7 @@ impl Sight {
         record.method = parts.method.clone();
         // Copied: what the head of a request is sliced from would live for as long as the line waits.
         let path = parts.uri.path();
-        record.target = Target::Text(if path.len() <= LONGEST_PATH { path.into() } else { String::new() });
+        record.target = Target(if path.len() <= LONGEST_PATH { path.into() } else { String::new() });
         record.request_id = HeaderValue::from_bytes(id.as_bytes()).ok();
         record.trace = TraceId::of(&parts.headers);
     }
@@ -104,10 +104,6 @@ impl Sight {
     /// The gateway answers by itself.
     pub(crate) fn refused(&self, refusal: &Refusal) {
         let mut facts = self.facts.lock();
-        if facts.record.route.is_none() && refusal.code != NO_ROUTE {
-            // Nobody has looked where in it a session may stand.
-            facts.record.target = Target::Text(String::new());
-        }
         facts.record.refused(refusal);
         facts.settled = true;
     }
