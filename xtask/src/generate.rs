@@ -18,6 +18,7 @@ pub(crate) fn run(settings: &Settings, check: bool) -> Result<bool> {
         }
     }
     let mut well = generated(settings, "definitions", check)?;
+    well &= generated(settings, "protos", check)?;
     well &= command_line(settings, check)?;
     if !check {
         well &= sessions(settings)?;

@@ -45,6 +45,10 @@ const SUITES: &[Suite] = &[
                 "agentcube-runtime",
                 "--exclude",
                 "agentcube-node",
+                "--exclude",
+                "agentcube-agent",
+                "--exclude",
+                "agentcube-sandbox",
             ],
             &["-p", "agentcube-testkit", "--lib", "--bins"],
         ],
@@ -59,7 +63,16 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "oci",
         about: "containers by runc, crun and gVisor (as root)",
-        runs: &[&["-p", "agentcube-runtime", "--features", "oci-tests", "--test", "oci"]],
+        runs: &[&[
+            "-p",
+            "agentcube-runtime",
+            "--features",
+            "oci-tests",
+            "--test",
+            "oci",
+            "--test",
+            "oci_kept",
+        ]],
         needs: &[Need::OciRuntimes],
     },
     Suite {
@@ -133,6 +146,15 @@ const SUITES: &[Suite] = &[
         about: "kubelet, network, controllers; `agentcube up` with real Pods, also without root; kill -9 at any moment",
         runs: &[&["-p", "agentcube-node"], &["-p", "agentcube-testkit", "--test", "node"]],
         needs: &[Need::Kubernetes],
+    },
+    Suite {
+        name: "fastpath",
+        about: "sandboxes: agents, controllers, their model, death after every effect; `agentcube sandbox` on `up`",
+        runs: &[
+            &["-p", "agentcube-agent", "-p", "agentcube-sandbox"],
+            &["-p", "agentcube-testkit", "--test", "fastpath"],
+        ],
+        needs: &[],
     },
     Suite {
         name: "stories",

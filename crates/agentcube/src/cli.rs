@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::{
     apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, get, image, invoke, logs,
-    port_forward, router, sample_agent, sessions, status, token, up, version,
+    port_forward, router, sample_agent, sandbox, sessions, status, token, up, version,
 };
 
 /// Clients of ours say themselves what goes wrong.
@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Delete(delete::Arguments),
     /// Send a request to a Task through its gateway
     Invoke(invoke::Arguments),
+    /// Start, enter, pause and delete sandboxes on the fast path
+    Sandbox(sandbox::Arguments),
     /// Show the live sessions of Tasks, and their instances
     Sessions(sessions::Arguments),
     /// Show what a Pod's containers wrote

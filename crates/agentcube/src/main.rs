@@ -27,6 +27,7 @@ mod readiness;
 mod reference;
 mod router;
 mod sample_agent;
+mod sandbox;
 mod sessions;
 mod status;
 mod token;
@@ -83,6 +84,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Describe(arguments) => small(describe::run(arguments, environment)),
         Command::Delete(arguments) => small(delete::run(arguments, environment)),
         Command::Invoke(arguments) => small(invoke::run(arguments, environment)),
+        Command::Sandbox(arguments) => small(sandbox::run(arguments, environment)),
         Command::Sessions(arguments) => small(sessions::run(arguments, environment)),
         Command::Logs(arguments) => small(logs::run(arguments, environment)),
         Command::Exec(arguments) => small(exec::run(arguments, environment)),

@@ -42,6 +42,11 @@ impl DataDir {
         self.0.join("node")
     }
 
+    /// What the agents of sandboxes keep for their runs.
+    pub(crate) fn sandboxes(&self) -> PathBuf {
+        self.0.join("sandboxes")
+    }
+
     /// What the spawner keeps between two runs.
     pub(crate) fn runtime(&self) -> PathBuf {
         self.0.join("runtime")

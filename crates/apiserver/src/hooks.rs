@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
@@ -91,6 +93,14 @@ pub type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 /// is no such page; what is wrong with the query otherwise.
 pub type Debug = Arc<dyn Fn(&str, Option<&str>) -> Option<Result<Value, String>> + Send + Sync>;
 
+/// The body of a call of gRPC.
+pub type GrpcBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Answers calls of gRPC, which come in at the same socket and with the same token.
+pub trait Grpc: Send + Sync {
+    fn call(&self, request: Request<GrpcBody>) -> Pin<Box<dyn Future<Output = Response<GrpcBody>> + Send>>;
+}
+
 /// What has been filled in; empty until there is somebody to do it.
 #[derive(Clone, Default)]
 pub struct Hooks {
@@ -99,4 +109,5 @@ pub struct Hooks {
     pub connect: Option<Arc<dyn Connect>>,
     pub metrics: Option<Metrics>,
     pub debug: Option<Debug>,
+    pub grpc: Option<Arc<dyn Grpc>>,
 }

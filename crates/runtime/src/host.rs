@@ -104,7 +104,7 @@ fn seccomp() -> io::Result<()> {
 /// Limits have stand-ins without cgroups, but weaker ones.
 fn cgroups(root: bool) -> io::Result<Vec<Feature>> {
     let tree = Tree::open(&format!("doctor-{}", std::process::id()))?;
-    let missing = tree.lacks();
+    let (missing, can_freeze) = (tree.lacks(), tree.can_freeze());
     tree.remove();
     let how = if root {
         "mount the cgroup file system, and enable this controller in it"
@@ -126,6 +126,11 @@ fn cgroups(root: bool) -> io::Result<Vec<Feature>> {
         feature("CPU limits", Controller::Cpu, "CPU limits have no effect"),
         feature("process limits", Controller::Pids, "processes are limited by user instead of by container"),
         feature("CPU accounting", Controller::CpuTime, "what a container uses is not known"),
+        Feature {
+            name: "freezing",
+            needed: false,
+            lacks: (!can_freeze).then(|| format!("containers cannot be paused: {how}")),
+        },
     ])
 }
 

@@ -7,12 +7,16 @@ pub mod capabilities;
 pub mod cgroup;
 pub mod host;
 pub mod image;
+pub mod keeper;
+pub mod logs;
 pub mod memory;
 pub mod native;
 pub mod netns;
 pub mod oci;
 mod rootfs;
 mod seccomp;
+pub mod session;
+pub mod signals;
 pub mod spawner;
 pub mod spec;
 mod sweep;
@@ -55,6 +59,13 @@ pub struct Stdio {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
+    /// Kept open with the container for whoever adopts it, such as the other ends of its streams; at most
+    /// [`Stdio::MOST_KEPT`]. Not for `exec`.
+    pub kept: Vec<OwnedFd>,
+}
+
+impl Stdio {
+    pub const MOST_KEPT: usize = 4;
 }
 
 /// The sockets through which the node serves a sandbox's network; see `docs/decisions`.
@@ -113,6 +124,14 @@ pub trait Runtime: Send + Sync {
     /// Kills what still runs and gives back its cgroup, mounts and scratch directory; not being there is no error.
     fn remove<'a>(&'a self, id: &'a ContainerId) -> Answer<'a, ()>;
     fn usage<'a>(&'a self, id: &'a ContainerId) -> Answer<'a, Usage>;
+    /// Stops all processes of a running container where they are, or lets them go on; resolves when they stand still.
+    /// Asking twice is no error. Nothing is executed in a frozen container, signals wait until it is thawed, and only
+    /// SIGKILL and `remove` end it.
+    fn freeze<'a>(&'a self, id: &'a ContainerId, frozen: bool) -> Answer<'a, ()> {
+        let _ = frozen;
+        let message = format!("the runtime of container {id} cannot freeze it");
+        Box::pin(std::future::ready(Err(Error::Unsupported(message))))
+    }
 }
 
 /// The runtimes of a node by the handler of a RuntimeClass; the empty handler is the default.

@@ -96,6 +96,81 @@ pub struct ContainerSpec {
     pub seccomp: bool,
     /// Give it a terminal instead of the three streams.
     pub terminal: bool,
+    /// Written before the program runs. Only the native runtime does this.
+    pub files: Vec<File>,
+    /// Kept with the container for whoever adopts it, and read by nobody else. At most [`LONGEST_TAG`] bytes.
+    pub tag: String,
+}
+
+/// The most bytes of a tag.
+pub const LONGEST_TAG: usize = 512 * 1024;
+
+pub(crate) fn check_tag(tag: &str) -> Result<(), String> {
+    if tag.len() > LONGEST_TAG {
+        return Err(format!("a tag of {} bytes is too long: at most {LONGEST_TAG}", tag.len()));
+    }
+    Ok(())
+}
+
+/// A file that is written into a container's root, by the container's own user, before its program runs. Directories
+/// that are missing are made; a file that is there is overwritten, if that user may.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// Absolute, as the container sees it.
+    pub path: PathBuf,
+    /// The permissions, such as `0o600`.
+    pub mode: u32,
+    #[serde(with = "encoded")]
+    pub content: Vec<u8>,
+}
+
+impl fmt::Debug for File {
+    /// Without the content, which may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "File({} {:o}, {} bytes)", self.path.display(), self.mode, self.content.len())
+    }
+}
+
+/// The most files of one container.
+pub const MOST_FILES: usize = 64;
+/// The most bytes of all files of one container together.
+pub const MOST_FILE_BYTES: usize = 256 * 1024;
+
+/// Says what is wrong with a container's files, as far as that can be said without the container.
+pub(crate) fn check_files(files: &[File]) -> Result<(), String> {
+    if files.len() > MOST_FILES {
+        return Err(format!("{} files are too many: at most {MOST_FILES}", files.len()));
+    }
+    let bytes: usize = files.iter().map(|file| file.content.len()).sum();
+    if bytes > MOST_FILE_BYTES {
+        return Err(format!("the files have {bytes} bytes together: at most {MOST_FILE_BYTES}"));
+    }
+    for file in files {
+        let path = file.path.display();
+        if !file.path.is_absolute() || file.path.file_name().is_none() {
+            return Err(format!("the file {path} is not named by an absolute path"));
+        }
+        if file.mode > 0o777 {
+            return Err(format!("the file {path} cannot have the mode {:o}: at most 777", file.mode));
+        }
+    }
+    Ok(())
+}
+
+/// Bytes as base64: a list of numbers would be four times as long.
+mod encoded {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(from)?;
+        STANDARD.decode(text).map_err(serde::de::Error::custom)
+    }
 }
 
 /// The file system that a container sees as its own.
@@ -150,13 +225,19 @@ pub struct Resources {
 pub struct Capability(pub u8);
 
 /// What a container that was prepared is to run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     pub args: Vec<String>,
     /// Besides what the container was prepared with; of the same name, these win.
     pub env: Vec<(String, String)>,
     /// Instead of the one it was prepared with.
     pub cwd: Option<PathBuf>,
+    /// Besides those that it was prepared with.
+    pub files: Vec<File>,
+    /// Instead of the sandbox's own; for all containers of the sandbox.
+    pub hostname: Option<String>,
+    /// Instead of the one it was prepared with.
+    pub tag: Option<String>,
 }
 
 /// One more program in a running container.

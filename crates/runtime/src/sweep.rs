@@ -109,17 +109,21 @@ fn started(pid: i32) -> io::Result<u64> {
 /// Sweeps after whoever used this directory before. The caller holds its [`Lock`].
 pub(crate) fn sweep(node: &str, directory: &Path) -> Result<(), Error> {
     let record = Record::read(directory).filter(|record| boot().is_ok_and(|boot| boot == record.boot));
-    if let Some(spawner) = record.as_ref().and_then(|record| record.spawner.as_ref()) {
-        kill_spawner(spawner).map_err(|error| failed(directory, error))?;
-    }
     let recorded = record.iter().flat_map(|record| record.cgroups.directories());
     let mut groups: Vec<_> = recorded.map(Path::to_owned).collect();
     groups.extend(cgroup::possible_directories(node).map_err(|error| failed(directory, error))?);
+    // A node in a container of a node of the same name: what is around it is not its own.
+    let own = groups.into_iter().map(|group| Ok((cgroup::holds_us(&group)?, group)));
+    let own: Vec<_> = own.collect::<io::Result<_>>().map_err(|error| failed(directory, error))?;
+    let groups: Vec<_> = own.into_iter().filter(|(around, _)| !around).map(|(_, group)| group).collect();
+    for group in &groups {
+        // Before the spawner, which ends after all that it has started.
+        cgroup::release(group).map_err(|error| failed(group, error))?;
+    }
+    if let Some(spawner) = record.as_ref().and_then(|record| record.spawner.as_ref()) {
+        kill_spawner(spawner).map_err(|error| failed(directory, error))?;
+    }
     for group in groups {
-        // A node in a container of a node of the same name: what is around it is not its own.
-        if cgroup::holds_us(&group).map_err(|error| failed(&group, error))? {
-            continue;
-        }
         sweep_group(&group).map_err(|error| failed(&group, error))?;
         cgroup::remove_aside(&group);
     }

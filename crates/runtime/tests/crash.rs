@@ -6,13 +6,14 @@ mod harness;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio as Pipe};
 
-use agentcube_runtime::spawner::{Options, Spawner};
+use agentcube_runtime::spawner::Spawner;
 use agentcube_runtime::spec::Program;
 use agentcube_runtime::{ContainerId, Error, Exit, Process, Runtime, SandboxId, Sandboxes, Stdio};
-use harness::{Node, copy_program, is_root, pipe, probe, read_until};
+use harness::place::{Found, Place, kill};
+use harness::{Node, is_root, pipe, read_until};
 
 const KILLED: Exit = Exit { code: 137, signal: Some(9), out_of_memory: false };
 
@@ -21,137 +22,9 @@ fn without_root() {
     harness::again_without_root("without_root");
 }
 
-/// A directory with a program of its own, by which all processes that come from it are known.
-struct Place {
-    directory: tempfile::TempDir,
-    options: Options,
-    devices: BTreeSet<String>,
-}
-
-/// Everything on the machine that comes from a place.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Found {
-    processes: BTreeSet<u32>,
-    mounts: Vec<String>,
-    cgroups: Vec<PathBuf>,
-    scratch: Vec<PathBuf>,
-}
-
-impl Place {
-    fn new(name: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        copy_program(Path::new(&probe()), &directory.path().join("probe"));
-        let options =
-            Options::new(format!("crash-{name}-{}", std::process::id()), directory.path().join("runtime"));
-        Self { directory, options, devices: devices() }
-    }
-
-    fn program(&self) -> PathBuf {
-        self.directory.path().join("probe")
-    }
-
-    fn start(&self) -> Node {
-        Node::start_program(&self.program(), self.options.clone())
-    }
-
-    fn start_dying_at(&self, step: &str) -> Node {
-        let options = Options { die_at: Some(step.to_owned()), ..self.options.clone() };
-        Node::start_program(&self.program(), options)
-    }
-
-    fn found(&self) -> Found {
-        let program = self.program();
-        let of_ours = |pid: &u32| {
-            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            command.starts_with(program.as_os_str().as_encoded_bytes())
-        };
-        let name = format!("agentcube-{}", self.options.node);
-        let directory = self.directory.path().to_str().unwrap();
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let mut cgroups = Vec::new();
-        find_named(Path::new("/sys/fs/cgroup"), &name, 8, &mut cgroups);
-        Found {
-            processes: numbers("/proc").filter(of_ours).collect(),
-            mounts: mounts.lines().filter(|line| line.contains(directory)).map(str::to_owned).collect(),
-            cgroups,
-            scratch: entries(&self.options.directory.join("scratch")),
-        }
-    }
-
-    /// Only the node itself is there.
-    fn assert_only_a_spawner(&self) {
-        let found = self.found();
-        assert_eq!(found.processes.len(), 1, "{found:?}");
-        assert_eq!((&found.mounts, &found.scratch), (&Vec::new(), &Vec::new()));
-        for tree in &found.cgroups {
-            let groups = entries(tree).into_iter().filter(|path| path.is_dir()).collect::<Vec<_>>();
-            assert_eq!(groups, Vec::<PathBuf>::new());
-        }
-    }
-
-    /// Starts once more, as after a crash, and counts.
-    async fn assert_clean_after_next_start(&self) {
-        let node = self.start();
-        self.assert_only_a_spawner();
-        let (sandbox, _sockets) = node.sandbox("after").await;
-        let (exit, _) = node.run(node.spec("after", &sandbox, &["exit", "3"])).await.unwrap();
-        assert_eq!(exit.code, 3, "what comes after works");
-        node.handle.stop().await;
-        assert_eq!(self.found(), Found::default());
-        assert_eq!(devices(), self.devices);
-        let names: Vec<_> = entries(&self.options.directory)
-            .iter()
-            .map(|path| path.file_name().unwrap().to_owned())
-            .collect();
-        assert_eq!(names, ["lock", "oci", "record", "scratch", "template"]);
-        assert!(entries(&self.options.directory.join("oci")).is_empty());
-    }
-
-    fn spawner_pid(&self) -> i32 {
-        let record = std::fs::read(self.options.directory.join("record")).unwrap();
-        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
-        i32::try_from(record["spawner"]["pid"].as_i64().unwrap()).unwrap()
-    }
-}
-
-fn devices() -> BTreeSet<String> {
-    let text = std::fs::read_to_string("/proc/net/dev").unwrap();
-    text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
-}
-
-fn numbers(directory: &str) -> impl Iterator<Item = u32> {
-    std::fs::read_dir(directory).unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-}
-
-fn entries(directory: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    paths
-}
-
-fn find_named(directory: &Path, name: &str, depth: u32, found: &mut Vec<PathBuf>) {
-    let Ok(entries) = std::fs::read_dir(directory) else { return };
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()) {
-        if path.file_name().is_some_and(|found| found == name) {
-            found.push(path);
-        } else if depth > 0 {
-            find_named(&path, name, depth - 1, found);
-        }
-    }
-}
-
-fn kill(pid: i32) {
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(pid).unwrap(),
-        rustix::process::Signal::KILL,
-    )
-    .unwrap();
-}
-
 async fn waiting(node: &Node, name: &str, sandbox: &SandboxId) -> (Process, std::os::fd::OwnedFd) {
     let ((stdin, keep), (read, stdout)) = (pipe(), pipe());
-    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None };
+    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None, ..Stdio::default() };
     let process = node.native.start(node.spec(name, sandbox, &["wait"]), stdio).await.unwrap();
     read_until(&read, "waiting\n").await;
     (process, keep)
@@ -175,6 +48,21 @@ async fn the_spawner_is_killed() {
     let id = ContainerId::new("one").unwrap();
     assert!(matches!(node.native.remove(&id).await, Err(Error::SpawnerGone)));
     assert!(matches!(node.handle.remove(&sandbox).await, Err(Error::SpawnerGone)));
+    place.assert_clean_after_next_start().await;
+}
+
+#[tokio::test]
+async fn the_spawner_is_killed_with_a_frozen_instance() {
+    let place = Place::new("frozen");
+    let node = place.start();
+    let (sandbox, _sockets) = node.sandbox("pod").await;
+    let (_process, _keep) = waiting(&node, "one", &sandbox).await;
+    match node.native.freeze(&ContainerId::new("one").unwrap(), true).await {
+        Err(Error::Unsupported(_)) if !is_root() => return,
+        other => other.unwrap(),
+    }
+    kill(place.spawner_pid());
+    node.handle.gone().await;
     place.assert_clean_after_next_start().await;
 }
 
@@ -219,6 +107,7 @@ async fn an_instance_dies_at_each_step_of_its_setup() {
         "Capabilities",
         "User",
         "Seccomp",
+        "Files",
         "Exec",
     ];
     let place = Place::new("instance");
@@ -236,7 +125,7 @@ async fn an_instance_dies_at_each_step_of_its_setup() {
 #[tokio::test]
 async fn a_prepared_instance_dies_at_each_step() {
     let place = Place::new("prepared");
-    for step in ["Join", "Pivot", "Seccomp", "Claim", "Exec"] {
+    for step in ["Join", "Pivot", "Seccomp", "Claim", "Files", "Exec"] {
         let node = place.start_dying_at(&format!("instance:{step}"));
         let (sandbox, _sockets) = node.sandbox("pod").await;
         let spec = node.spec("a", &sandbox, &["exit", "0"]);
@@ -244,8 +133,8 @@ async fn a_prepared_instance_dies_at_each_step() {
         let error = match node.native.prepare(spec).await {
             Err(error) => error,
             Ok(()) => {
-                assert_eq!(step, "Exec");
-                let told = Program { args, env: Vec::new(), cwd: None };
+                assert!(["Files", "Exec"].contains(&step));
+                let told = Program { args, ..Program::default() };
                 node.native.claim(&id, told, Stdio::default()).await.err().expect("it dies")
             }
         };
@@ -267,6 +156,30 @@ async fn the_spawner_dies_with_prepared_instances() {
     assert_eq!(place.found().processes.len(), 4);
     kill(place.spawner_pid());
     node.handle.gone().await;
+    place.assert_clean_after_next_start().await;
+}
+
+#[tokio::test]
+async fn the_spawner_dies_at_a_claim_and_at_a_freeze() {
+    let place = Place::new("later");
+    for step in ["Claim", "Freeze"] {
+        let node = place.start_dying_at(&format!("spawner:{step}"));
+        let (sandbox, _sockets) = node.sandbox("pod").await;
+        let spec = node.spec("a", &sandbox, &["forever"]);
+        let (id, args) = (spec.id.clone(), spec.args.clone());
+        let result = if step == "Claim" {
+            node.native.prepare(spec).await.unwrap();
+            node.native.claim(&id, Program { args, ..Program::default() }, Stdio::default()).await.map(drop)
+        } else {
+            node.native.start(spec, Stdio::default()).await.unwrap();
+            node.native.freeze(&id, true).await
+        };
+        match result {
+            Err(Error::Unsupported(_)) if !is_root() => node.handle.stop().await,
+            other => assert!(matches!(other, Err(Error::SpawnerGone)), "{step}: {other:?}"),
+        }
+        node.handle.gone().await;
+    }
     place.assert_clean_after_next_start().await;
 }
 

@@ -27,7 +27,7 @@ async fn waiting(
     let spec = node.spec(name, sandbox, &["wait"]);
     let id = spec.id.clone();
     let ((stdin, keep), (read, stdout)) = (pipe(), pipe());
-    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None };
+    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None, ..Stdio::default() };
     let process = node.native.start(spec, stdio).await.unwrap();
     assert_eq!(read_until(&read, "waiting\n").await, "waiting\n");
     (id, process, keep)
@@ -45,7 +45,7 @@ fn exec(args: &[&str]) -> ExecSpec {
 
 async fn exec_output(node: &Node, id: &ContainerId, spec: ExecSpec) -> Result<(Exit, String), Error> {
     let (read, write) = pipe();
-    let stdio = Stdio { stdin: None, stdout: Some(write), stderr: None };
+    let stdio = Stdio { stdin: None, stdout: Some(write), stderr: None, ..Stdio::default() };
     let process = node.native.exec(id, spec, stdio).await?;
     let output = read_all(read).await;
     Ok((ended(process).await, output))
@@ -71,7 +71,7 @@ async fn connects_the_three_streams() {
     let (sandbox, _sockets) = node.sandbox("pod").await;
     let spec = node.spec("a", &sandbox, &["cat"]);
     let ((stdin, input), (output, stdout)) = (pipe(), pipe());
-    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None };
+    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None, ..Stdio::default() };
     let process = node.native.start(spec, stdio).await.unwrap();
     File::from(input).write_all(b"through and through").unwrap();
     assert_eq!(read_all(output).await, "through and through");
@@ -332,7 +332,7 @@ async fn executes_more_programs_in_a_container() {
     spec.env.extend(["A", "B"].map(|name| (name.to_owned(), "container".to_owned())));
     spec.user = User { uid: 1000, gid: 1000, groups: Vec::new() };
     let ((stdin, keep), (read, stdout)) = (pipe(), pipe());
-    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None };
+    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None, ..Stdio::default() };
     let id = spec.id.clone();
     let process = node.native.start(spec, stdio).await.unwrap();
     read_until(&read, "waiting\n").await;

@@ -9,25 +9,13 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use agentcube_runtime::oci::{Kind, Oci, Program};
+use agentcube_runtime::oci::{Kind, Oci};
 use agentcube_runtime::spawner::Spawner;
 use agentcube_runtime::spec::{ExecSpec, Mount, Resources, Root, Source, User};
 use agentcube_runtime::{
     ContainerId, ContainerSpec, Error, Exit, Process, Runtime, SandboxId, SandboxSpec, Sandboxes, Stdio,
 };
-use harness::{Node, bind, ended, is_root, pipe, probe, read_all, read_until};
-
-/// Where `cargo xtask setup` keeps them.
-const CACHED: &str = "oci-20260224";
-
-fn programs() -> Vec<Program> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = || variable("HOME").unwrap_or_default().join(".cache");
-    let cache = variable("AGENTCUBE_CACHE")
-        .unwrap_or_else(|| variable("XDG_CACHE_HOME").unwrap_or_else(home).join("agentcube"));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    Oci::find(std::iter::once(cache.join(CACHED)).chain(std::env::split_paths(&path)))
-}
+use harness::{Node, bind, ended, is_root, pipe, probe, programs, read_all, read_until};
 
 /// A node and one of the runtimes.
 struct Bench {
@@ -60,7 +48,7 @@ impl Bench {
     async fn waiting(&self, spec: ContainerSpec) -> (ContainerId, Process, OwnedFd) {
         let id = spec.id.clone();
         let ((stdin, keep), (read, stdout)) = (pipe(), pipe());
-        let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None };
+        let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None, ..Stdio::default() };
         let process =
             self.oci.start(spec, stdio).await.unwrap_or_else(|error| panic!("{}: {error}", self.kind));
         assert_eq!(read_until(&read, "waiting\n").await, "waiting\n");
@@ -69,7 +57,7 @@ impl Bench {
 
     async fn exec(&self, id: &ContainerId, spec: ExecSpec) -> Result<(Exit, String), Error> {
         let (read, write) = pipe();
-        let stdio = Stdio { stdin: None, stdout: Some(write), stderr: None };
+        let stdio = Stdio { stdin: None, stdout: Some(write), stderr: None, ..Stdio::default() };
         let process = self.oci.exec(id, spec, stdio).await?;
         let output = read_all(read).await;
         Ok((ended(process).await, output))
@@ -122,7 +110,7 @@ async fn connects_the_three_streams() {
     each(async |bench| {
         let (sandbox, _sockets) = bench.node.sandbox("pod").await;
         let ((stdin, input), (output, stdout)) = (pipe(), pipe());
-        let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None };
+        let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None, ..Stdio::default() };
         let process = bench.oci.start(bench.node.spec("a", &sandbox, &["cat"]), stdio).await.unwrap();
         std::fs::File::from(input).write_all(b"through and through").unwrap();
         assert_eq!(read_all(output).await, "through and through", "{}", bench.kind);
@@ -399,7 +387,7 @@ async fn two_have_the_same_port_each_at_its_own_address() {
             let sockets = bench.node.handle.create(spec).await.unwrap();
             let spec = bench.node.spec(&format!("c{number}"), &id, &["serve", "8080", id.as_str()]);
             let (read, stdout) = pipe();
-            let stdio = Stdio { stdin: None, stdout: Some(stdout), stderr: None };
+            let stdio = Stdio { stdin: None, stdout: Some(stdout), stderr: None, ..Stdio::default() };
             let process = bench.oci.start(spec, stdio).await.unwrap();
             assert_eq!(read_until(&read, "listening\n").await, "listening\n", "{}", bench.kind);
             running.push((id, address, sockets, process));

@@ -19,7 +19,7 @@ fn without_root() {
 
 fn program(args: &[&str]) -> Program {
     let args = std::iter::once(&*probe()).chain(args.iter().copied()).map(str::to_owned).collect();
-    Program { args, env: Vec::new(), cwd: None }
+    Program { args, ..Program::default() }
 }
 
 /// A spec that says nothing of what is to run.
@@ -30,7 +30,7 @@ fn blank(mut spec: ContainerSpec) -> ContainerSpec {
 
 async fn claim(node: &Node, id: &ContainerId, program: Program) -> Result<(Exit, String), Error> {
     let (read, write) = pipe();
-    let stdio = Stdio { stdin: None, stdout: Some(write), stderr: None };
+    let stdio = Stdio { stdin: None, stdout: Some(write), stderr: None, ..Stdio::default() };
     let process = node.native.claim(id, program, stdio).await?;
     let output = read_all(read).await;
     Ok((ended(process).await, output))
@@ -62,7 +62,7 @@ async fn is_no_other_than_a_container_that_was_started() {
     let spec = of("prepared");
     let (id, args) = (spec.id.clone(), spec.args.clone());
     node.native.prepare(blank(spec)).await.unwrap();
-    let told = Program { args, env: Vec::new(), cwd: Some(PathBuf::from("/")) };
+    let told = Program { args, cwd: Some(PathBuf::from("/")), ..Program::default() };
     let (_, prepared) = claim(&node, &id, told).await.unwrap();
     assert!(started.lines().count() > 3, "{started}");
     assert_eq!(prepared, started);
@@ -77,7 +77,7 @@ async fn gets_its_streams_when_it_is_told() {
     let id = spec.id.clone();
     node.native.prepare(spec).await.unwrap();
     let ((stdin, input), (output, stdout)) = (pipe(), pipe());
-    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None };
+    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None, ..Stdio::default() };
     let process = node.native.claim(&id, program(&["cat"]), stdio).await.unwrap();
     File::from(input).write_all(b"through").unwrap();
     assert_eq!(read_all(output).await, "through");
@@ -100,7 +100,7 @@ async fn is_told_once() {
     let started = node.spec("b", &sandbox, &["wait"]);
     let id = started.id.clone();
     let (stdin, _keep) = pipe();
-    let stdio = Stdio { stdin: Some(stdin), stdout: None, stderr: None };
+    let stdio = Stdio { stdin: Some(stdin), stdout: None, stderr: None, ..Stdio::default() };
     let _process: Process = node.native.start(started, stdio).await.unwrap();
     let refused = claim(&node, &id, program(&["echo"])).await.unwrap_err();
     assert!(refused.to_string().contains("does not wait"), "{refused}");

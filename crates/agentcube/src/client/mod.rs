@@ -3,6 +3,7 @@
 pub(crate) mod discovery;
 mod error;
 mod follow;
+pub(crate) mod grpc;
 pub(crate) mod kubeconfig;
 mod server;
 

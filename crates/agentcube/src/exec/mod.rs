@@ -1,6 +1,6 @@
 //! `agentcube exec`: runs a command in a container over a WebSocket, and ends as it ends.
 
-mod terminal;
+pub(crate) mod terminal;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -159,7 +159,7 @@ async fn resize(mut sizes: impl futures_util::Sink<TerminalSize> + Unpin) {
 }
 
 /// While the terminal is raw, a signal must not end us before it is put right.
-async fn ended_by_signal() -> u8 {
+pub(crate) async fn ended_by_signal() -> u8 {
     let listen = |kind: SignalKind| async move {
         match signal(kind) {
             Ok(mut signal) => signal.recv().await,

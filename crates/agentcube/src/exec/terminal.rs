@@ -4,12 +4,12 @@ use anyhow::Context;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 /// The terminal passes every key on and echoes nothing, as long as this lives.
-pub(super) struct Raw {
+pub(crate) struct Raw {
     before: Termios,
 }
 
 impl Raw {
-    pub(super) fn enter() -> anyhow::Result<Self> {
+    pub(crate) fn enter() -> anyhow::Result<Self> {
         let before = tcgetattr(std::io::stdin()).context("cannot ask the terminal for its settings")?;
         let mut raw = before.clone();
         raw.make_raw();
@@ -27,7 +27,7 @@ impl Drop for Raw {
 }
 
 /// Columns and rows.
-pub(super) fn size() -> Option<(u16, u16)> {
+pub(crate) fn size() -> Option<(u16, u16)> {
     let size = tcgetwinsize(std::io::stdin()).ok()?;
     (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }

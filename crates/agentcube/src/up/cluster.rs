@@ -4,17 +4,17 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use agentcube_apiserver::hooks::Hooks;
+use agentcube_apiserver::hooks::{self, Hooks};
 use agentcube_apiserver::{Handle, Server};
 use agentcube_node::{Node, kubelet, network, scheduler};
 use agentcube_operator::metrics::Registry;
-use agentcube_runtime::Handlers;
 use agentcube_runtime::image::{self, Store};
 use agentcube_runtime::spawner::{self, Spawner};
 use agentcube_runtime::spec::{Mount, Source};
 use anyhow::Context;
 
 use super::operator::{self, Operator};
+use super::sandboxes::{self, Sandboxes};
 use super::{definitions, gateway, offer, runtimes};
 use crate::access_log;
 use crate::paths::DataDir;
@@ -47,6 +47,7 @@ pub(super) struct Cluster {
     apiserver: Handle,
     node: Node,
     operator: Operator,
+    sandboxes: Sandboxes,
     gateway: SocketAddr,
 }
 
@@ -83,7 +84,17 @@ impl Cluster {
         let spawner = spawner.into_handle()?;
         let handlers = runtimes::find(&spawner, options.runtime_directories.clone());
         let names: Vec<String> = handlers.keys().cloned().collect();
-        let node = start_node(&options, spawner, handlers, &apiserver, client.clone())?;
+        let images =
+            image::Options { host_also: options.host_directories.clone(), ..image::Options::default() };
+        let images = Store::open_with(options.data.path(), images).context("cannot open the images")?;
+        let parts = agentcube_node::Parts {
+            client: client.clone(),
+            api: apiserver.server().api().clone(),
+            handlers: handlers.clone(),
+            spawner: spawner.clone(),
+            images: images.clone(),
+        };
+        let node = start_node(&options, parts, apiserver.addr())?;
         definitions::install(&client).await.context("cannot install the definitions of AgentCube's kinds")?;
         runtimes::install(&client, names.clone()).await?;
         let at = options.gateway.local_addr().context("the gateway's socket has no address")?;
@@ -96,6 +107,16 @@ impl Cluster {
             handlers: &names,
         };
         let metrics = Registry::new();
+        let machine_of_sandboxes = sandboxes::Machine {
+            spawner,
+            handlers,
+            images,
+            network: node.network().clone(),
+            data: options.data.sandboxes(),
+            host_mounts: vec![program_mount()?],
+            node: NODE.to_owned(),
+        };
+        let sandboxes = Sandboxes::start(client.clone(), machine_of_sandboxes, apiserver.token(), &metrics);
         let operator = Operator::start(operator::Options {
             client,
             config: offer::config(&machine),
@@ -105,12 +126,13 @@ impl Cluster {
             metrics: metrics.clone(),
             access_log: options.access_log,
         });
-        let (operator, ()) = tokio::join!(operator, node.ready());
+        let (operator, sandboxes, ()) = tokio::join!(operator, sandboxes, node.ready());
         let operator = operator?;
         let api = apiserver.server().api();
-        let debug = Some(operator.debug());
-        api.set_hooks(Hooks { metrics: Some(Arc::new(move || metrics.encode())), debug, ..api.hooks() });
-        Ok(Self { apiserver, node, operator, gateway: at })
+        let (debug, grpc) = (Some(operator.debug()), Some(sandboxes.service()));
+        let metrics: Option<hooks::Metrics> = Some(Arc::new(move || metrics.encode()));
+        api.set_hooks(Hooks { metrics, debug, grpc, ..api.hooks() });
+        Ok(Self { apiserver, node, operator, sandboxes, gateway: at })
     }
 
     /// Where requests to Tasks come in.
@@ -134,6 +156,7 @@ impl Cluster {
     /// Lets what is under way come to its end.
     pub(super) async fn stop(self) {
         self.operator.stop().await;
+        self.sandboxes.stop().await;
         self.node.stop().await;
         self.apiserver.shutdown().await;
     }
@@ -141,27 +164,22 @@ impl Cluster {
 
 fn start_node(
     options: &Options<'_>,
-    spawner: spawner::Handle,
-    handlers: Handlers,
-    apiserver: &Handle,
-    client: kube::Client,
+    parts: agentcube_node::Parts,
+    api_server: SocketAddr,
 ) -> anyhow::Result<Node> {
-    let images = image::Options { host_also: options.host_directories.clone(), ..image::Options::default() };
-    let images = Store::open_with(options.data.path(), images).context("cannot open the images")?;
     let network = network::Options {
-        api_server: Some(apiserver.addr()),
+        api_server: Some(api_server),
         egress: options.egress,
         ..network::Options::default()
     };
     let mut kubelet = kubelet::Options::new(NODE, options.data.node());
     kubelet.address = IpAddr::V4(network.pods.first());
-    kubelet.host_mounts.push(Mount {
-        target: PROGRAM.into(),
-        source: Source::Bind(this_program()?),
-        read_only: true,
-    });
-    let parts =
-        agentcube_node::Parts { client, api: apiserver.server().api().clone(), handlers, spawner, images };
+    kubelet.host_mounts.push(program_mount()?);
     let options = agentcube_node::Options { kubelet, network, scheduler: scheduler::Options::default() };
     Ok(Node::start(options, parts)?)
+}
+
+/// This program, where containers of the image `host` find it.
+fn program_mount() -> anyhow::Result<Mount> {
+    Ok(Mount { target: PROGRAM.into(), source: Source::Bind(this_program()?), read_only: true })
 }

@@ -11,6 +11,7 @@ mod offer;
 mod operator;
 pub(crate) mod running;
 mod runtimes;
+mod sandboxes;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

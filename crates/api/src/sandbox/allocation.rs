@@ -29,6 +29,10 @@ pub struct AllocationInfo {
     /// Id of the sandbox on the agent.
     #[serde(rename = "sandboxID", default, skip_serializing_if = "String::is_empty")]
     pub sandbox_id: String,
+    /// It was started before this was written, as FAST does: if its agent does not have it, it is lost and not to be
+    /// started for the first time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub started: bool,
 }
 
 /// An allocation annotation that cannot be read.

@@ -7,8 +7,11 @@ pub mod pool;
 pub mod sandbox;
 
 pub use allocation::AllocationInfo;
-pub use pool::{SandboxPool, SandboxPoolSpec, SandboxPoolStatus};
-pub use sandbox::{Sandbox, SandboxSpec, SandboxStatus};
+pub use pool::{PreparedSpec, SandboxDefaults, SandboxPool, SandboxPoolSpec, SandboxPoolStatus};
+pub use sandbox::{
+    FailurePolicy, KeyRef, Sandbox, SandboxEgress, SandboxFile, SandboxNetwork, SandboxPhase, SandboxSpec,
+    SandboxStatus,
+};
 
 /// The API group.
 pub const GROUP: &str = "sandbox.fast.io";

@@ -6,6 +6,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::sandbox::SandboxNetwork;
+use crate::agentcube::deployment::SandboxResources;
 use crate::cel;
 use crate::pod_template;
 
@@ -35,9 +37,19 @@ pub const DEFAULT_SANDBOXES_PER_POD: i32 = 5;
     printcolumn(name = "Sandboxes", type_ = "integer", json_path = ".status.sandboxes.active"),
     printcolumn(name = "Free", type_ = "integer", json_path = ".status.sandboxes.freeSlots"),
     printcolumn(name = "Runtime", type_ = "string", json_path = ".spec.runtimeType"),
+    printcolumn(
+        name = "Prepared",
+        type_ = "integer",
+        json_path = ".status.sandboxes.prepared",
+        priority = 1
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel::rules(&[
+    ("!has(self.prepared) || size(self.prepared) == 0 || self.runtimeType == 'native'",
+     "prepared needs runtimeType native"),
+])))]
 pub struct SandboxPoolSpec {
     /// How many agents there are. Wanted are enough for the sandboxes there are and bufferMin more.
     pub capacity: CapacitySpec,
@@ -55,6 +67,17 @@ pub struct SandboxPoolSpec {
             cel::immutable("runtimeType is immutable: create another SandboxPool instead"))
     )]
     pub runtime_type: String,
+    /// Images that agents keep, so that no sandbox waits for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 1024)), extend("x-kubernetes-list-type" = "set"))]
+    pub images: Vec<String>,
+    /// Sandboxes that each agent keeps ready, isolated and rooted, to be told what to run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["image"]))]
+    pub prepared: Vec<PreparedSpec>,
+    /// What sandboxes get that do not say it themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox_defaults: Option<SandboxDefaults>,
     /// The Pod that an agent is. Defaults to the agent of this AgentCube.
     #[serde(
         default,
@@ -71,6 +94,40 @@ fn default_sandboxes_per_pod() -> i32 {
 
 fn default_runtime_type() -> String {
     "native".into()
+}
+
+/// Sandboxes that are kept ready.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PreparedSpec {
+    /// Their image.
+    #[schemars(length(min = 1, max = 1024))]
+    pub image: String,
+    /// How many each agent keeps.
+    #[schemars(range(min = 1, max = 1000))]
+    pub count: i32,
+    /// CPU, memory and disk of each; those of sandboxDefaults when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<SandboxResources>,
+    /// Whether their root file system can only be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only_root: bool,
+}
+
+/// What the sandboxes of a pool get that do not say it themselves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxDefaults {
+    /// CPU, memory and disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<SandboxResources>,
+    /// What they reach; Public when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<SandboxNetwork>,
+    /// User that commands run as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2147483647))]
+    pub run_as_user: Option<i64>,
 }
 
 /// How many agents a pool has.
@@ -133,6 +190,9 @@ pub struct AgentCounts {
     /// Agents without a sandbox.
     #[serde(default)]
     pub empty: i32,
+    /// Agents that take no sandbox any more and are about to go.
+    #[serde(default)]
+    pub draining: i32,
 }
 
 /// Counts of a pool's sandboxes.
@@ -148,4 +208,10 @@ pub struct SandboxCounts {
     /// Slots that are free.
     #[serde(default)]
     pub free_slots: i32,
+    /// Sandboxes that are paused.
+    #[serde(default)]
+    pub paused: i32,
+    /// Sandboxes that are kept ready.
+    #[serde(default)]
+    pub prepared: i32,
 }

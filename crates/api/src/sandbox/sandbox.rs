@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::agentcube::deployment::EnvVar;
+use crate::agentcube::deployment::{EnvVar, SandboxResources};
 use crate::cel;
 
 /// Times that a user writes, narrower than what the format date-time allows: a time that the server accepts and we
@@ -33,6 +33,7 @@ const TIME_PATTERN: &str =
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.image", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeName", priority = 1),
+    printcolumn(name = "Paused", type_ = "boolean", json_path = ".spec.paused", priority = 1),
     printcolumn(name = "Expires", type_ = "string", json_path = ".spec.expireTime", priority = 1),
     selectable = ".spec.poolRef"
 )]
@@ -50,6 +51,19 @@ const TIME_PATTERN: &str =
     ("has(self.exposedPorts) == has(oldSelf.exposedPorts) && \
       (!has(self.exposedPorts) || self.exposedPorts == oldSelf.exposedPorts)",
      "exposedPorts are immutable: delete the Sandbox and create another"),
+    ("has(self.resources) == has(oldSelf.resources) && \
+      (!has(self.resources) || self.resources == oldSelf.resources)",
+     "resources are immutable: delete the Sandbox and create another"),
+    ("has(self.files) == has(oldSelf.files) && (!has(self.files) || self.files == oldSelf.files)",
+     "files are immutable: delete the Sandbox and create another"),
+    ("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network == oldSelf.network)",
+     "network is immutable: delete the Sandbox and create another"),
+    ("has(self.runAsUser) == has(oldSelf.runAsUser) && \
+      (!has(self.runAsUser) || self.runAsUser == oldSelf.runAsUser)",
+     "runAsUser is immutable: delete the Sandbox and create another"),
+    ("has(self.readOnlyRoot) == has(oldSelf.readOnlyRoot) && \
+      (!has(self.readOnlyRoot) || self.readOnlyRoot == oldSelf.readOnlyRoot)",
+     "readOnlyRoot is immutable: delete the Sandbox and create another"),
 ])))]
 pub struct SandboxSpec {
     /// Image of the sandbox. Cannot be changed.
@@ -86,6 +100,26 @@ pub struct SandboxSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(range(min = 1, max = 65535)), extend("x-kubernetes-list-type" = "set"))]
     pub exposed_ports: Vec<i32>,
+    /// CPU, memory and disk that it may use; those of the pool when left out. Cannot be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<SandboxResources>,
+    /// Whether the root file system can only be read. Cannot be changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only_root: bool,
+    /// User that the command runs as; that of the image when left out. Cannot be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2147483647))]
+    pub run_as_user: Option<i64>,
+    /// What it reaches; as the pool says when left out. Cannot be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<SandboxNetwork>,
+    /// Files that are there when the command starts, 256 KiB together. Cannot be changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path"]))]
+    pub files: Vec<SandboxFile>,
+    /// Whether its processes stand still; they keep their memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
     /// When the sandbox ends; the object is kept, in phase Expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = TIME_PATTERN))]
@@ -110,6 +144,66 @@ pub struct SandboxSpec {
 
 fn default_recovery_timeout() -> i32 {
     60
+}
+
+/// What a sandbox reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxNetwork {
+    /// Where connections may go: Closed (nowhere), Public (addresses of the internet only), Open (as Pods; only on
+    /// the embedded platform).
+    pub egress: SandboxEgress,
+}
+
+/// Where the connections of a sandbox may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SandboxEgress {
+    /// Nowhere.
+    Closed,
+    /// To addresses of the internet, to none of the cluster or of private networks.
+    #[default]
+    Public,
+    /// Wherever a Pod gets.
+    Open,
+}
+
+/// A file that is there when the command starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel::rules(&[
+    ("(has(self.content) ? 1 : 0) + (has(self.secretKeyRef) ? 1 : 0) + (has(self.configMapKeyRef) ? 1 : 0) == 1",
+     "a file has one of content, secretKeyRef, configMapKeyRef"),
+])))]
+pub struct SandboxFile {
+    /// Where it is, absolute and without `..`.
+    #[schemars(length(min = 2, max = 1024), regex(pattern = r"^(/([^/.]|\.[^/.]|\.\.[^/])[^/]*)+$"))]
+    pub path: String,
+    /// Permissions; 420 (0644) when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 511))]
+    pub mode: Option<i32>,
+    /// The content, as it stands here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 262144))]
+    pub content: Option<String>,
+    /// A key of a Secret of the namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_key_ref: Option<KeyRef>,
+    /// A key of a ConfigMap of the namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_map_key_ref: Option<KeyRef>,
+}
+
+/// A key of a Secret or ConfigMap of the same namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyRef {
+    /// Name of the Secret or ConfigMap.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Key in it.
+    #[schemars(length(min = 1, max = 253))]
+    pub key: String,
 }
 
 /// What happens when the agent of a sandbox is lost.
@@ -151,7 +245,13 @@ pub struct SandboxStatus {
     /// Since when the agent is silent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_since: Option<Time>,
-    /// Conditions: Ready, AllocationValid.
+    /// When its program was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// What its program ended with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Conditions: Ready, AllocationValid, Paused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

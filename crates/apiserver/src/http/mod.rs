@@ -4,6 +4,7 @@
 
 mod discovery;
 mod exec;
+mod grpc;
 mod openapi;
 mod options;
 mod paths;
@@ -74,6 +75,9 @@ impl Front {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        if grpc::is_call(&request) {
+            return grpc::serve(&self.api, request).await;
+        }
         if let Some(answer) = paths::plain(&self.api, request.method(), request.uri(), request.headers())? {
             return Ok(answer);
         }

@@ -16,7 +16,6 @@ mod machine;
 mod perform;
 mod probe;
 mod registration;
-mod signals;
 mod status;
 pub mod volumes;
 mod worker;

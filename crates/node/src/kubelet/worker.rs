@@ -271,7 +271,7 @@ impl Worker {
                 }
             }
             Operation::Signal { container } => self.signal(&container, None),
-            Operation::Kill { container } => self.signal(&container, Some(super::signals::KILL)),
+            Operation::Kill { container } => self.signal(&container, Some(agentcube_runtime::signals::KILL)),
             Operation::Clean { id, container } => {
                 let runtime = self.ground.as_ref().map(|ground| ground.runtime.clone());
                 self.images.remove(&container);

@@ -2,7 +2,7 @@
 //!
 //! Within a namespace Pods reach each other unless a NetworkPolicy forbids it. Across namespaces they do not, unless a
 //! policy of the target allows it and none of the source forbids it. The host itself is never reachable; the API
-//! server only with the label [`API_ACCESS`] on the Pod or on its namespace.
+//! server only with the label [`API_ACCESS`] on the Pod or on its namespace. Guests get as far as their [`Reach`].
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Service, ServicePort};
 
 use super::addresses::Range;
 use super::policy::{self, Identity, Peer, Port, Verdict};
-use super::view::{Key, Labels, Member, View};
+use super::view::{Key, Labels, Member, Reach, View};
 
 /// With the value `true` on a Pod or its namespace, the Pod may talk to the API server.
 pub const API_ACCESS: &str = "agentcube.io/api-access";
@@ -74,6 +74,10 @@ pub(super) enum Reason {
     Host,
     #[error("this node lets no Pod out of the cluster")]
     Closed,
+    #[error("this sandbox reaches nothing")]
+    Nothing,
+    #[error("this sandbox reaches addresses of the internet only")]
+    NotPublic,
 }
 
 /// Decides; `is_own` says of an address whether the host has it.
@@ -84,6 +88,11 @@ pub(super) fn decide(
     to: SocketAddrV4,
     is_own: impl Fn(Ipv4Addr) -> bool,
 ) -> Decision {
+    match source.guest {
+        Some(Reach::Nothing) => return Decision::Refused(Reason::Nothing),
+        Some(Reach::Public) => return to_public(view, plan, source, to, &is_own),
+        Some(Reach::Cluster) | None => {}
+    }
     if *to.ip() == plan.gateway {
         return match to.port() {
             53 => Decision::NameServer,
@@ -103,6 +112,40 @@ pub(super) fn decide(
     refuse(may_leave(view, plan, source, to, &is_own), || Decision::Egress(to))
 }
 
+/// The internet, and names of it.
+fn to_public(
+    view: &View,
+    plan: &Plan,
+    source: &Member,
+    to: SocketAddrV4,
+    is_own: &impl Fn(Ipv4Addr) -> bool,
+) -> Decision {
+    if *to.ip() == plan.gateway && to.port() == 53 {
+        return Decision::NameServer;
+    }
+    let inside = [plan.pods, plan.services].iter().any(|range| range.contains(*to.ip()));
+    if inside || !is_public(*to.ip()) {
+        return Decision::Refused(Reason::NotPublic);
+    }
+    refuse(may_leave(view, plan, source, to, is_own), || Decision::Egress(to))
+}
+
+/// Whether an address is one of the internet: not of a private network, of a carrier's, of tests or of documents.
+fn is_public(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    let is_shared = a == 100 && (64..128).contains(&b);
+    let is_benchmark = a == 198 && (18..20).contains(&b);
+    let is_assignment = (a, b, c) == (192, 0, 0);
+    let is_relay = (a, b, c) == (192, 88, 99);
+    !(address.is_private()
+        || address.is_documentation()
+        || leads_nowhere(address)
+        || is_shared
+        || is_benchmark
+        || is_assignment
+        || is_relay)
+}
+
 /// Whether a Pod may have names outside the cluster looked up. Policies speak of the name server as everywhere: as a
 /// Pod of kube-system with the label k8s-app=kube-dns, here at the gateway's address.
 pub(super) fn may_resolve(view: &View, plan: &Plan, source: &Member) -> bool {
@@ -110,7 +153,9 @@ pub(super) fn may_resolve(view: &View, plan: &Plan, source: &Member) -> bool {
     let server =
         Peer { address: plan.gateway, pod: Some(Identity { namespace: "kube-system", labels: &labels }) };
     let port = Port { protocol: "UDP", number: 53, target: None };
-    plan.egress == Egress::Open && policy::egress(view, source, server, port) != Verdict::Denied
+    source.guest != Some(Reach::Nothing)
+        && plan.egress == Egress::Open
+        && policy::egress(view, source, server, port) != Verdict::Denied
 }
 
 fn refuse(result: Result<(), Reason>, otherwise: impl FnOnce() -> Decision) -> Decision {
@@ -195,7 +240,8 @@ pub(super) fn affinity(service: &Service) -> Option<Duration> {
 fn api_server(view: &View, plan: &Plan, source: &Member) -> Decision {
     let namespaced = view.namespace_label(&source.namespace, API_ACCESS);
     let allowed = [source.labels.get(API_ACCESS).map(String::as_str), namespaced].contains(&Some("true"));
-    if !allowed || plan.api_port.is_none() {
+    // The labels of a guest are whoever's makes it.
+    if !allowed || source.guest.is_some() || plan.api_port.is_none() {
         return Decision::Refused(Reason::ApiServer);
     }
     let peer = Peer { address: plan.gateway, pod: None };

@@ -35,6 +35,7 @@ use decide::{Decision, Plan, Reason};
 pub use feed::Caches;
 pub use hook::PodConnect;
 pub use proxy::Counters;
+pub use view::{Guest, Reach};
 use view::{Key, Member, View};
 
 /// How the network is laid out.
@@ -139,7 +140,7 @@ impl Network {
         self.shared.pool.lock().free(address);
     }
 
-    /// Serves a sandbox from now on: its connections and its DNS queries. To be called in a tokio runtime.
+    /// Serves the sandbox of a Pod from now on: its connections and its DNS queries. To be called in a tokio runtime.
     pub fn attach(
         &self,
         sandbox: SandboxId,
@@ -147,9 +148,37 @@ impl Network {
         pod: &Pod,
         sockets: SandboxSockets,
     ) -> io::Result<()> {
+        self.serve(Member::new(sandbox, address, pod), sockets)
+    }
+
+    /// Serves the sandbox of a guest from now on.
+    pub fn attach_guest(
+        &self,
+        sandbox: SandboxId,
+        address: Ipv4Addr,
+        guest: Guest,
+        sockets: SandboxSockets,
+    ) -> io::Result<()> {
+        self.serve(Member::guest(sandbox, address, guest), sockets)
+    }
+
+    /// A sandbox that was prepared for anybody belongs to this guest from now on. Gives its address.
+    pub fn rename(&self, sandbox: &SandboxId, guest: Guest) -> io::Result<Ipv4Addr> {
+        let address = self.address(sandbox).ok_or_else(|| unreachable(Reason::NoPod))?;
+        self.shared.view.write().attach(Member::guest(sandbox.clone(), address, guest));
+        Ok(address)
+    }
+
+    /// The address of a sandbox that is attached.
+    pub fn address(&self, sandbox: &SandboxId) -> Option<Ipv4Addr> {
+        self.shared.attached.lock().get(sandbox).map(|attached| attached.address)
+    }
+
+    fn serve(&self, member: Member, sockets: SandboxSockets) -> io::Result<()> {
+        let (sandbox, address) = (member.sandbox.clone(), member.address);
         let listener = tokio::net::TcpListener::from_std(sockets.outgoing.into())?;
         let queries = tokio::net::UdpSocket::from_std(sockets.dns.into())?;
-        self.shared.view.write().attach(Member::new(sandbox.clone(), address, pod));
+        self.shared.view.write().attach(member);
         let counters = Arc::new(Counters::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(proxy::serve(self.clone(), address, listener, counters.clone()));

@@ -17,7 +17,7 @@ pub(super) type Labels = BTreeMap<String, String>;
 /// Namespace and name.
 pub(super) type Key = (String, String);
 
-/// A Pod that has a sandbox on this node.
+/// A Pod or guest that has a sandbox on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Member {
     pub sandbox: SandboxId,
@@ -26,6 +26,28 @@ pub(super) struct Member {
     pub name: String,
     pub labels: Labels,
     pub ports: Vec<NamedPort>,
+    /// How far a guest gets; Pods have rules of their own.
+    pub guest: Option<Reach>,
+}
+
+/// Somebody with an address who is no Pod: the sandbox of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guest {
+    pub namespace: String,
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub reach: Reach,
+}
+
+/// How far the connections of a guest get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Nowhere.
+    Nothing,
+    /// To addresses of the internet: to no Pod, Service or private network, and by no name of the cluster.
+    Public,
+    /// As far as those of a Pod.
+    Cluster,
 }
 
 /// A port of a container that a policy can name.
@@ -54,7 +76,13 @@ impl Member {
             name: meta.name.clone().unwrap_or_default(),
             labels: meta.labels.clone().unwrap_or_default(),
             ports: ports.collect(),
+            guest: None,
         }
+    }
+
+    pub(super) fn guest(sandbox: SandboxId, address: Ipv4Addr, guest: Guest) -> Self {
+        let Guest { namespace, name, labels, reach } = guest;
+        Self { sandbox, address, namespace, name, labels, ports: Vec::new(), guest: Some(reach) }
     }
 }
 
@@ -108,7 +136,10 @@ impl View {
     }
 
     pub(super) fn attach(&mut self, member: Member) {
-        self.by_pod.insert((member.namespace.clone(), member.name.clone()), member.address);
+        // A guest may have the name of a Pod, and is not found by it.
+        if member.guest.is_none() {
+            self.by_pod.insert((member.namespace.clone(), member.name.clone()), member.address);
+        }
         self.members.insert(member.address, Arc::new(member));
     }
 

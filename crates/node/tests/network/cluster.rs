@@ -170,10 +170,12 @@ impl Cluster {
             no_new_privileges: true,
             seccomp: true,
             terminal: false,
+            files: Vec::new(),
+            tag: String::new(),
         };
         let (read, write) = rustix::pipe::pipe().unwrap();
         rustix::io::ioctl_fionbio(&read, true).unwrap();
-        let stdio = Stdio { stdin: None, stdout: Some(write), stderr: None };
+        let stdio = Stdio { stdin: None, stdout: Some(write), stderr: None, ..Stdio::default() };
         let _process = self.native.start(spec, stdio).await.unwrap();
         BufReader::new(Receiver::from_owned_fd(read).unwrap()).lines()
     }

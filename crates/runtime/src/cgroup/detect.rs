@@ -10,6 +10,8 @@ pub(super) struct Found {
     /// Those that we use. Empty for the unified hierarchy: its controllers are in `cgroup.controllers`.
     pub(super) controllers: Vec<Controller>,
     pub(super) unified: bool,
+    /// The one of v1's freezer.
+    pub(super) freezer: bool,
     /// The directory of this process's own cgroup.
     pub(super) own: PathBuf,
     /// The highest directory of the hierarchy that can be seen.
@@ -27,6 +29,7 @@ fn found(line: &str, mounts: &[CgroupMount]) -> Option<Found> {
     let (number, names, path) = (fields.next()?, fields.next()?, fields.next()?);
     let unified = number == "0" && names.is_empty();
     let controllers: Vec<_> = names.split(',').filter_map(Controller::parse).collect();
+    let freezer = names.split(',').any(|name| name == "freezer");
     let carries = |mount: &&CgroupMount| {
         if unified { mount.unified } else { names.split(',').all(|name| mount.has(name)) }
     };
@@ -37,7 +40,7 @@ fn found(line: &str, mounts: &[CgroupMount]) -> Option<Found> {
         return None;
     }
     let own = mount.point.join(below).components().collect();
-    Some(Found { controllers, unified, own, top: mount.point.clone() })
+    Some(Found { controllers, unified, freezer, own, top: mount.point.clone() })
 }
 
 struct CgroupMount {
@@ -86,7 +89,13 @@ mod tests {
     use super::*;
 
     fn one(controllers: &[Controller], unified: bool, own: &str, top: &str) -> Found {
-        Found { controllers: controllers.to_vec(), unified, own: own.into(), top: top.into() }
+        Found {
+            controllers: controllers.to_vec(),
+            unified,
+            freezer: top.contains("freezer"),
+            own: own.into(),
+            top: top.into(),
+        }
     }
 
     #[test]
@@ -105,16 +114,18 @@ mod tests {
             ),
             (
                 "hybrid, controllers apart",
-                "9:name=systemd:/\n8:pids:/\n4:memory:/a/b\n2:cpuacct:/\n1:cpu:/\n0::/\n",
+                "9:name=systemd:/\n8:pids:/\n6:freezer:/c\n4:memory:/a/b\n2:cpuacct:/\n1:cpu:/\n0::/\n",
                 "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
                  33 31 0:30 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct\n\
                  35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
                  39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n\
+                 38 31 0:35 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer\n\
                  40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n\
                  41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n",
                 vec![
                     one(&[], false, "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/systemd"),
                     one(&[Controller::Pids], false, "/sys/fs/cgroup/pids", "/sys/fs/cgroup/pids"),
+                    one(&[], false, "/sys/fs/cgroup/freezer/c", "/sys/fs/cgroup/freezer"),
                     one(&[Controller::Memory], false, "/sys/fs/cgroup/memory/a/b", "/sys/fs/cgroup/memory"),
                     one(&[Controller::CpuTime], false, "/sys/fs/cgroup/cpuacct", "/sys/fs/cgroup/cpuacct"),
                     one(&[Controller::Cpu], false, "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu"),

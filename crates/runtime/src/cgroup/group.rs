@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::freezer::{Freezer, Place};
 use super::{Controller, Hierarchy, Version, make};
 use crate::Usage;
 use crate::spec::Resources;
@@ -22,15 +23,31 @@ const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
 pub(crate) struct Group {
     version: Version,
     hierarchies: Vec<Hierarchy>,
+    freezers: Vec<Place>,
+    name: String,
 }
 
 impl Group {
-    pub(super) fn new(version: Version, hierarchies: &[Hierarchy], name: &str) -> Self {
+    pub(super) fn new(version: Version, hierarchies: &[Hierarchy], freezers: &[Place], name: &str) -> Self {
         let below = |hierarchy: &Hierarchy| Hierarchy {
             controllers: hierarchy.controllers.clone(),
             directory: hierarchy.directory.join(name),
         };
-        Self { version, hierarchies: hierarchies.iter().map(below).collect() }
+        let hierarchies = hierarchies.iter().map(below).collect();
+        Self { version, hierarchies, freezers: freezers.to_vec(), name: name.to_owned() }
+    }
+
+    /// Where its processes can be frozen; `None` if this machine does not let us.
+    pub(crate) fn freezer(&self) -> Option<Freezer> {
+        match self.version {
+            Version::V2 => Freezer::of_group(self.first()?),
+            Version::V1 => self.freezers.iter().find_map(|place| place.group(&self.name)),
+        }
+    }
+
+    /// A directory in which all of its processes are.
+    pub(crate) fn first(&self) -> Option<&Path> {
+        self.hierarchies.first().map(|hierarchy| hierarchy.directory.as_path())
     }
 
     fn directory(&self, controller: Controller) -> Option<&Path> {

@@ -2,6 +2,7 @@
 //! node itself is in; nothing outside of that tree is ever changed, but for handing controllers down to it.
 
 mod detect;
+mod freezer;
 mod group;
 mod unified;
 
@@ -10,9 +11,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use freezer::{Freezer, release};
 pub(crate) use group::{Group, members, remove, subgroups};
 
 use crate::spec::ContainerId;
+
+/// Where a container cannot be frozen.
+pub(crate) const NO_FREEZER: &str = "this machine does not let us freeze containers: run as root, or in a cgroup of \
+                                     its own with `systemd-run --user --scope -p Delegate=yes`, on a machine with \
+                                     cgroup v2";
 
 /// What a hierarchy can limit or count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +54,9 @@ pub enum Version {
 pub struct Tree {
     version: Version,
     hierarchies: Vec<Hierarchy>,
+    /// Where containers may be frozen whose own groups cannot be.
+    #[serde(default)]
+    freezers: Vec<freezer::Place>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +73,7 @@ impl Tree {
         if let Some(unified) = found.iter().find(|found| found.unified)
             && let Some(hierarchy) = unified::open(&unified.own, &unified.top, &name)
         {
-            return Ok(Self { version: Version::V2, hierarchies: vec![hierarchy] });
+            return Ok(Self { version: Version::V2, hierarchies: vec![hierarchy], freezers: Vec::new() });
         }
         let open = |found: &detect::Found| {
             let directory = found.own.join(&name);
@@ -72,7 +82,7 @@ impl Tree {
         };
         let usable = found.iter().filter(|found| !found.unified && !found.controllers.is_empty());
         let hierarchies = usable.filter_map(open).collect();
-        Ok(Self { version: Version::V1, hierarchies })
+        Ok(Self { version: Version::V1, hierarchies, freezers: freezer::places(&found, &name) })
     }
 
     pub fn version(&self) -> Version {
@@ -90,17 +100,38 @@ impl Tree {
     }
 
     pub(crate) fn group(&self, id: &ContainerId) -> Group {
-        Group::new(self.version, &self.hierarchies, id.as_str())
+        Group::new(self.version, &self.hierarchies, &self.freezers, id.as_str())
     }
 
     pub(crate) fn directories(&self) -> impl Iterator<Item = &Path> {
         self.hierarchies.iter().map(|hierarchy| hierarchy.directory.as_path())
     }
 
+    /// Whether containers can be frozen.
+    pub(crate) fn can_freeze(&self) -> bool {
+        // As for a container, but for its processes.
+        let group = Group::new(self.version, &self.hierarchies, &self.freezers, "freezes");
+        if group.first().is_none() || group.create(&crate::spec::Resources::default()).is_err() {
+            return false;
+        }
+        let freezer = group.freezer();
+        let _ = freezer.as_ref().map(Freezer::remove);
+        let _ = group.remove();
+        freezer.is_some()
+    }
+
+    /// Where containers may be frozen, besides in their own groups.
+    pub(crate) fn freezers(&self) -> impl Iterator<Item = &Path> {
+        self.freezers.iter().map(freezer::Place::directory)
+    }
+
     /// Removes the node's own directories, once they are empty.
     pub(crate) fn remove(&self) {
         for hierarchy in &self.hierarchies {
             let _ = std::fs::remove_dir(&hierarchy.directory);
+        }
+        for freezer in self.freezers() {
+            let _ = std::fs::remove_dir(freezer);
         }
     }
 }

@@ -177,6 +177,21 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
 }
 
+impl Config {
+    /// The image's variables, then a container's own over them.
+    pub fn environment(&self, own: impl IntoIterator<Item = (String, String)>) -> Vec<(String, String)> {
+        let image = self.env.iter().filter_map(|variable| variable.split_once('='));
+        let mut all: Vec<(String, String)> = Vec::new();
+        for (name, value) in image.map(|(name, value)| (name.to_owned(), value.to_owned())).chain(own) {
+            match all.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, old)) => *old = value,
+                None => all.push((name, value)),
+            }
+        }
+        all
+    }
+}
+
 /// A configuration and the digests of its layers' content.
 #[derive(Debug)]
 pub(super) struct Configuration {

@@ -3,6 +3,7 @@
 //!
 //! What is in an image is never trusted, and nothing is visible under a name before it was verified as a whole.
 
+mod accounts;
 mod archive;
 mod credentials;
 mod decode;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use accounts::{Account, Accounts, Unknown};
 pub use credentials::{Credentials, Keyring};
 pub use digest::Digest;
 pub use manifest::Config;

@@ -66,6 +66,10 @@ impl Runtime for Oci {
         Box::pin(self.spawner.remove_container(id))
     }
 
+    fn freeze<'a>(&'a self, id: &'a ContainerId, frozen: bool) -> Answer<'a, ()> {
+        Box::pin(self.spawner.freeze(id, frozen))
+    }
+
     fn usage<'a>(&'a self, id: &'a ContainerId) -> Answer<'a, Usage> {
         Box::pin(self.spawner.usage(id))
     }

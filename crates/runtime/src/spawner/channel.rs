@@ -17,8 +17,8 @@ use rustix::net::{
 const INLINE: usize = 16 * 1024;
 /// Nothing that is asked of the spawner is larger than this.
 const LARGEST: u64 = 16 * 1024 * 1024;
-/// Three streams and a memfd are the most that is ever sent.
-const MOST_DESCRIPTORS: usize = 4;
+/// Three streams, what is kept beside them and a memfd are the most that is ever sent.
+const MOST_DESCRIPTORS: usize = 3 + crate::Stdio::MOST_KEPT + 1;
 
 /// The first byte says where the rest is.
 const HERE: u8 = 0;

@@ -11,16 +11,16 @@ use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_sp
 use serde::{Deserialize, Serialize};
 
 use super::channel::{self, Packet};
-use super::execute;
 use super::protocol::Streams;
 use super::sandbox::Namespaces;
 use super::{During, Failure, Step};
+use super::{execute, files};
 use crate::capabilities;
 use crate::cgroup::Group;
 use crate::rootfs::template::Template;
 use crate::rootfs::{Builder, in_memory, target};
 use crate::seccomp::Filter;
-use crate::spec::{ContainerSpec, ExecSpec, User};
+use crate::spec::{ContainerSpec, ExecSpec, File, User};
 
 /// Instances are the first to go when the machine itself runs out of memory.
 const OOM_SCORE: &str = "500";
@@ -69,7 +69,13 @@ pub(super) fn container(common: &Common<'_>, sandbox: &Namespaces, template: &Te
     let Some(report) = Reporter::new(&common.report) else { return };
     let spec = common.spec;
     let result = first_process(common, sandbox, template).and_then(|()| {
-        let program = Program { args: &spec.args, env: &spec.env, cwd: &spec.cwd, user: &spec.user };
+        let program = Program {
+            args: &spec.args,
+            env: &spec.env,
+            cwd: &spec.cwd,
+            user: &spec.user,
+            files: &spec.files,
+        };
         common.finish(&report, &program, spec.terminal, || new_user_namespace(&spec.user))
     });
     report.end(result);
@@ -113,6 +119,9 @@ pub(super) fn prepared(common: &Common<'_>, sandbox: &Namespaces, template: &Tem
         for (number, stream) in streams.iter().enumerate() {
             stream.as_ref().map_or(Ok(()), |stream| connect(stream, number as i32))?;
         }
+        common.reached(Step::Files);
+        files::write_all(spec.files.iter().chain(&program.files))?;
+        // After the files: it may be one that they have made.
         enter_directory(program.cwd.as_deref().unwrap_or(&spec.cwd))?;
         common.reached(Step::Exec);
         let env = merged(&spec.env, &program.env);
@@ -146,6 +155,7 @@ pub(super) fn exec(common: &Common<'_>, first: BorrowedFd<'_>, spec: &ExecSpec) 
             env: &env,
             cwd: spec.cwd.as_deref().unwrap_or(&common.spec.cwd),
             user: spec.user.as_ref().unwrap_or(&common.spec.user),
+            files: &[],
         };
         common.finish(&report, &program, spec.terminal, || {
             move_into_thread_name_spaces(first, ThreadNameSpaceType::USER).during(Step::UserNamespace)
@@ -182,6 +192,7 @@ struct Program<'a> {
     env: &'a [(String, String)],
     cwd: &'a Path,
     user: &'a User,
+    files: &'a [File],
 }
 
 impl Common<'_> {
@@ -207,6 +218,8 @@ impl Common<'_> {
         self.reached(Step::WorkingDirectory);
         enter_directory(program.cwd)?;
         self.become_user(program.user)?;
+        self.reached(Step::Files);
+        files::write_all(program.files)?;
         self.reached(Step::Exec);
         Err(execute::execute(program.args, program.env, || report.send(&Report::Ready, Vec::new())))
     }
@@ -365,7 +378,7 @@ impl Reporter {
         let gone = || Failure::Step(Step::Claim, "the spawner has ended".to_owned());
         let packet = packet.ok_or_else(gone)?;
         let claim: Claim = packet.read().during(Step::Claim)?;
-        Ok((claim.program, claim.streams.attach(packet.descriptors)))
+        Ok((claim.program, claim.streams.split(packet.descriptors).0))
     }
 
     fn end(&self, result: Result<Infallible, Failure>) {

@@ -5,20 +5,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
 
-use super::child::{self, Common, Report};
+use super::child::{self, Common};
 use super::clone::{self, Born, Ended, NEW_MOUNT, NEW_PID};
 use super::oci::{Drive, Made};
 use super::process::{Process, Role};
 use super::protocol::{Answer, Failure, Streams, What};
+use super::removal::Removal;
 use super::server::{Sandbox, Server, Token};
 use super::{During, Step, channel};
 use crate::Exit;
-use crate::cgroup::{Controller, Group, Version};
+use crate::cgroup::{Controller, Freezer, Group, Version};
 use crate::oci::Program;
 use crate::oci::program::Verb;
-use crate::rootfs::delete::delete;
-use crate::rootfs::in_memory;
-use crate::spec::{ContainerId, ContainerSpec, ExecSpec};
+use crate::spec::{ContainerId, ContainerSpec, ExecSpec, check_files, check_tag};
 
 type Reply = Result<(Answer, Vec<OwnedFd>), Failure>;
 
@@ -33,23 +32,29 @@ pub(super) struct Container {
     pub(super) prepared: bool,
     /// Its program has been executed.
     pub(super) running: bool,
+    /// The request under whose number its end is told.
+    pub(super) asked: u64,
+    /// How its program has ended.
+    pub(super) exit: Option<Exit>,
+    /// For whoever adopts it.
+    pub(super) kept: Vec<OwnedFd>,
+    /// Where it was frozen, if it ever was.
+    pub(super) freezer: Option<Freezer>,
+    /// It stands still, or is about to.
+    pub(super) frozen: bool,
+    /// It was killed while it stood still.
+    pub(super) killed: bool,
     /// Processes that are not reaped yet, the first among them.
-    processes: usize,
+    pub(super) processes: usize,
     pub(super) removal: Option<Removal>,
 }
 
-/// Who waits for a container to be gone, and what each is to be told.
-#[derive(Default)]
-pub(super) struct Removal {
-    waiting: Vec<(u64, Answer)>,
-    deleting: bool,
-}
-
 impl Streams {
-    /// Puts the descriptors of a message in their places.
-    pub(super) fn attach(self, descriptors: Vec<OwnedFd>) -> [Option<OwnedFd>; 3] {
+    /// Puts the descriptors of a message in their places; the rest is what is to be kept.
+    pub(super) fn split(self, descriptors: Vec<OwnedFd>) -> ([Option<OwnedFd>; 3], Vec<OwnedFd>) {
         let mut descriptors = descriptors.into_iter();
-        self.0.map(|given| if given { descriptors.next() } else { None })
+        let streams = self.0.map(|given| if given { descriptors.next() } else { None });
+        (streams, descriptors.collect())
     }
 }
 
@@ -60,8 +65,13 @@ impl Server<'_> {
         spec: Box<ContainerSpec>,
         by: Option<Program>,
         streams: [Option<OwnedFd>; 3],
+        kept: Vec<OwnedFd>,
     ) {
+        let container = spec.id.clone();
         self.begin(id, spec, by.map(Made::new), false, streams);
+        if let Some(entry) = self.containers.get_mut(&container).filter(|entry| entry.asked == id) {
+            entry.kept = kept;
+        }
     }
 
     /// A start that fails leaves nothing behind, not even the scratch directory.
@@ -79,8 +89,22 @@ impl Server<'_> {
             return self.answer(id, Answer::Failed(failure), Vec::new());
         }
         let group = self.hello.cgroups.group(&container);
-        let (first, running, processes, removal) = (None, false, 0, None);
-        let entry = Container { spec, group, made, first, prepared, running, processes, removal };
+        let entry = Container {
+            spec,
+            group,
+            made,
+            first: None,
+            prepared,
+            running: false,
+            asked: id,
+            exit: None,
+            kept: Vec::new(),
+            freezer: None,
+            frozen: false,
+            killed: false,
+            processes: 0,
+            removal: None,
+        };
         self.containers.insert(container.clone(), entry);
         if let Err(failure) = self.clone_first(id, &container, streams) {
             self.begin_removal(&container, Some((id, Answer::Failed(failure))));
@@ -101,6 +125,10 @@ impl Server<'_> {
         entry.group.create(&spec.resources).during(Step::Cgroup)?;
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Clone);
         if let Some(program) = entry.made.as_ref().map(|made| made.program.clone()) {
+            if !spec.files.is_empty() {
+                let message = format!("{} cannot be given files: use the native runtime", program.kind);
+                return Err(Failure::Unsupported(message));
+            }
             return self.create_by(id, &program, container, streams);
         }
         let cgroup = entry.group.open().during(Step::Cgroup)?;
@@ -112,6 +140,10 @@ impl Server<'_> {
         });
         drop(common);
         self.adopt(id, Role::First(container.clone()), born.during(Step::Clone)?, ours)?;
+        if let Some(entry) = self.containers.get_mut(container) {
+            // The clone has its own; what is kept here may be copied to others.
+            entry.spec.files = Vec::new();
+        }
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Exec);
         Ok(())
     }
@@ -192,6 +224,10 @@ impl Server<'_> {
         let first = entry.first.filter(|_| entry.running && entry.removal.is_none());
         let not_running = || Failure::Invalid(format!("container {:?} is not running", container.as_str()));
         let first = first.and_then(|first| self.processes.get(&first)).ok_or_else(not_running)?;
+        if entry.frozen {
+            let message = format!("container {:?} is frozen: thaw it first", container.as_str());
+            return Err(Failure::Invalid(message));
+        }
         if let Some(user) = &spec.user
             && self.hello.rootless
             && (user.uid, user.gid) != (entry.spec.user.uid, entry.spec.user.gid)
@@ -226,10 +262,15 @@ impl Server<'_> {
     }
 
     pub(super) fn signal(&mut self, id: u64, container: &ContainerId, signal: i32) -> Result<(), Failure> {
-        let entry = self.containers.get(container);
+        let entry = self.containers.get_mut(container);
         let entry = entry.ok_or_else(|| Failure::NotFound(What::Container, container.to_string()))?;
         if !(1..=64).contains(&signal) {
             return Err(Failure::Invalid(format!("{signal} is not the number of a signal")));
+        }
+        if entry.frozen && signal == libc::SIGKILL {
+            entry.kill_frozen();
+            self.answer(id, Answer::Done, Vec::new());
+            return Ok(());
         }
         if let Some(first) = entry.first.and_then(|first| self.processes.get(&first)) {
             let program = entry.made.as_ref().filter(|_| entry.running).map(|made| made.program.clone());
@@ -270,7 +311,7 @@ impl Server<'_> {
         process.settle();
         let (pid, asked) = (process.pid, process.asked);
         match &process.role {
-            Role::Delete(_) | Role::Drive(..) => return,
+            Role::Delete(_) | Role::Freeze(_) | Role::Drive(..) => return,
             Role::Exec(_) => {}
             Role::First(container) => {
                 if let Some(entry) = self.containers.get_mut(container) {
@@ -296,13 +337,21 @@ impl Server<'_> {
         if let Role::Drive(_, drive) = process.role {
             return self.drove(id, &container, drive, process, ended);
         }
+        if matches!(process.role, Role::Freeze(_)) {
+            return self.froze(id, &container, process);
+        }
         let exit = exit(ended, &entry.group);
         let (settled, asked) = (process.is_settled(), process.asked);
         match process.role {
             Role::First(_) => {
                 entry.first = None;
                 entry.running = false;
+                if entry.frozen {
+                    // Nothing else of it is to be held.
+                    entry.let_go();
+                }
                 if settled {
+                    entry.exit = Some(exit);
                     self.send_exit(asked, exit);
                 } else if let Some(made) = &mut entry.made {
                     made.early = Some((process, exit));
@@ -317,126 +366,9 @@ impl Server<'_> {
                 self.answer(id, Answer::Failed(failure), Vec::new());
             }
             Role::Delete(_) => return self.removed(&container, process.outcome().err()),
-            Role::Drive(..) => {}
+            Role::Freeze(_) | Role::Drive(..) => {}
         }
         self.advance_removal(&container);
-    }
-
-    pub(super) fn remove(&mut self, id: u64, container: &ContainerId) {
-        if self.containers.contains_key(container) {
-            self.begin_removal(container, Some((id, Answer::Done)));
-        } else {
-            self.answer(id, Answer::Done, Vec::new());
-        }
-    }
-
-    /// Kills what runs. The rest follows when it has ended.
-    pub(super) fn begin_removal(&mut self, container: &ContainerId, waiting: Option<(u64, Answer)>) {
-        let Some(entry) = self.containers.get_mut(container) else { return };
-        let removal = entry.removal.get_or_insert_default();
-        removal.waiting.extend(waiting);
-        if entry.made.is_some() {
-            let of_it = |process: &&Process| process.role.container() == container;
-            for process in self.processes.values().filter(of_it).filter(|process| process.role.is_instance())
-            {
-                let _ = rustix::process::pidfd_send_signal(&process.pidfd, Signal::KILL);
-            }
-        } else if let Some(first) = entry.first.and_then(|first| self.processes.get(&first)) {
-            // With it, the kernel kills all others of its pid namespace.
-            let _ = rustix::process::pidfd_send_signal(&first.pidfd, Signal::KILL);
-        }
-        self.advance_removal(container);
-    }
-
-    pub(super) fn advance_removal(&mut self, container: &ContainerId) {
-        let Some(entry) = self.containers.get_mut(container) else { return };
-        let Some(removal) = &mut entry.removal else { return };
-        if entry.processes > 0 || removal.deleting {
-            return;
-        }
-        if entry.made.is_some() && !self.forget(container) {
-            return;
-        }
-        let Some(entry) = self.containers.get_mut(container) else { return };
-        let Some(removal) = &mut entry.removal else { return };
-        match entry.group.remove() {
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                return self.busy.push(container.clone());
-            }
-            Err(error) => eprintln!("agentcube spawner: cannot remove the cgroup of {container}: {error}"),
-            Ok(()) => {}
-        }
-        removal.deleting = true;
-        // A container that has written nothing leaves nothing to go through.
-        match std::fs::remove_dir(&entry.spec.scratch) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
-            _ => return self.removed(container, None),
-        }
-        if let Err(failure) = self.clone_deleter(container) {
-            self.removed(container, Some(failure));
-        }
-    }
-
-    pub(super) fn retry_busy(&mut self) {
-        for container in std::mem::take(&mut self.busy) {
-            self.advance_removal(&container);
-        }
-    }
-
-    /// A process of its own, because a directory may be large.
-    fn clone_deleter(&mut self, container: &ContainerId) -> Result<(), Failure> {
-        let scratch = &self.containers[container].spec.scratch;
-        let (ours, theirs) = channel::pair().during(Step::Clone)?;
-        let born = clone::clone(0, None, || {
-            let report = match delete(scratch).during_at(Step::Scratch, scratch.display()) {
-                Ok(()) => Report::Ready,
-                Err(failure) => Report::Failed(failure),
-            };
-            if let Ok(packet) = channel::Packet::new(&report, Vec::new()) {
-                let _ = packet.send(&theirs);
-            }
-        });
-        drop(theirs);
-        let id = self.internal();
-        self.adopt(id, Role::Delete(container.clone()), born.during(Step::Clone)?, ours)
-    }
-
-    pub(super) fn internal(&mut self) -> u64 {
-        self.next_internal -= 1;
-        self.next_internal
-    }
-
-    fn removed(&mut self, container: &ContainerId, failure: Option<Failure>) {
-        let Some(entry) = self.containers.remove(container) else { return };
-        if entry.made.is_some() {
-            let _ = std::fs::remove_dir_all(self.bundle(container));
-        }
-        if in_memory(&entry.spec, self.hello.rootless) {
-            let _ = delete(&self.memory(container));
-        }
-        for (id, answer) in entry.removal.unwrap_or_default().waiting {
-            let answer = match (answer, &failure) {
-                (Answer::Done, Some(failure)) => Answer::Failed(failure.clone()),
-                (answer, _) => answer,
-            };
-            self.answer(id, answer, Vec::new());
-        }
-        self.finish_sandbox(&entry.spec.sandbox);
-    }
-
-    /// The node is gone: everything is killed and, as far as that is quick, given back.
-    pub(super) fn end(&mut self) {
-        clone::kill_all();
-        for container in self.containers.values() {
-            let _ = container.group.remove();
-            let _ = delete(&container.spec.scratch);
-        }
-        self.hello.cgroups.remove();
-        if self.strays {
-            // OCI runtimes make groups in hierarchies that we do not use.
-            let directories = crate::cgroup::possible_directories(&self.hello.node).unwrap_or_default();
-            directories.iter().for_each(|directory| drop(crate::cgroup::remove(directory)));
-        }
     }
 }
 
@@ -457,6 +389,7 @@ fn check(spec: &ContainerSpec) -> Result<(), Failure> {
         let message = || Failure::Invalid(format!("{what} {} is not an absolute path", path.display()));
         if path.is_absolute() { Ok(()) } else { Err(message()) }
     };
+    check_files(&spec.files).and_then(|()| check_tag(&spec.tag)).map_err(Failure::Invalid)?;
     absolute(&spec.scratch, "the scratch directory")?;
     absolute(&spec.cwd, "the working directory")?;
     spec.mounts.iter().try_for_each(|mount| absolute(&mount.target, "the mount's target"))

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use super::channel::{self, Packet};
 use super::clone;
@@ -28,14 +29,34 @@ pub struct Handle {
     gone: tokio::sync::watch::Receiver<bool>,
 }
 
-/// Closes the socket for both directions when the last handle is dropped, which ends the reader too.
-struct Link(Arc<Shared>);
+/// What happens when the last handle is dropped.
+struct Link {
+    shared: Arc<Shared>,
+    reader: AbortHandle,
+    /// The spawner is not ours alone: others come after us.
+    inherited: bool,
+}
 
 impl Drop for Link {
     fn drop(&mut self) {
-        let _ = rustix::net::shutdown(self.0.socket.get_ref(), rustix::net::Shutdown::Both);
+        if self.inherited {
+            self.reader.abort();
+        } else {
+            // For both directions, which ends the reader too.
+            let _ = rustix::net::shutdown(self.shared.socket.get_ref(), rustix::net::Shutdown::Both);
+        }
     }
 }
+
+/// The spawner's process.
+enum Kept {
+    Ours(Child, Lock),
+    /// Somebody else waits for it.
+    Inherited(OwnedFd),
+}
+
+/// The ends of processes that are yet to come, by the numbers under which they will be told.
+pub(super) type Exits = HashMap<u64, oneshot::Receiver<Exit>>;
 
 struct Shared {
     socket: AsyncFd<OwnedFd>,
@@ -43,18 +64,62 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     last_id: u64,
     gone: bool,
     pending: HashMap<u64, oneshot::Sender<Received>>,
     exits: HashMap<u64, oneshot::Sender<Exit>>,
 }
 
+impl State {
+    pub(super) fn wait_for(&mut self, id: u64) -> oneshot::Receiver<Received> {
+        let (answer, answered) = oneshot::channel();
+        self.pending.insert(id, answer);
+        answered
+    }
+
+    pub(super) fn received(&mut self, message: Message, descriptors: Vec<OwnedFd>) {
+        match message {
+            Message::Answer { id, answer } => {
+                let Some(pending) = self.pending.remove(&id) else {
+                    // Of a start that somebody else has asked for, and whose end we wait for.
+                    if matches!(answer, Reply::Failed(_)) {
+                        self.exits.remove(&id);
+                    }
+                    return;
+                };
+                // Here and not where it was asked: its end may be the very next message.
+                let exits = match &answer {
+                    Reply::Started { .. } => self.expect(id),
+                    Reply::Page(page) => {
+                        let running = page.containers.iter().filter(|seen| seen.will_end());
+                        running.flat_map(|seen| self.expect(seen.asked)).collect()
+                    }
+                    _ => Exits::new(),
+                };
+                let _ = pending.send(Received { reply: answer, descriptors, exits });
+            }
+            Message::Exited { id, exit } => {
+                if let Some(ended) = self.exits.remove(&id) {
+                    let _ = ended.send(exit);
+                }
+            }
+        }
+    }
+
+    /// Somebody will wait for the end of a process.
+    fn expect(&mut self, id: u64) -> Exits {
+        let (ended, exit) = oneshot::channel();
+        self.exits.insert(id, ended);
+        Exits::from([(id, exit)])
+    }
+}
+
 /// An answer with all that belongs to it.
-struct Received {
-    reply: Reply,
-    descriptors: Vec<OwnedFd>,
-    exit: Option<oneshot::Receiver<Exit>>,
+pub(super) struct Received {
+    pub(super) reply: Reply,
+    pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) exits: Exits,
 }
 
 impl Shared {
@@ -77,25 +142,7 @@ impl Shared {
 
     fn received(&self, packet: Packet) -> io::Result<()> {
         let message = packet.read()?;
-        let mut state = self.state();
-        match message {
-            Message::Answer { id, answer } => {
-                // Here and not where it was asked: its end may be the very next message.
-                let exit = matches!(answer, Reply::Started { .. }).then(|| {
-                    let (ended, exit) = oneshot::channel();
-                    state.exits.insert(id, ended);
-                    exit
-                });
-                if let Some(pending) = state.pending.remove(&id) {
-                    let _ = pending.send(Received { reply: answer, descriptors: packet.descriptors, exit });
-                }
-            }
-            Message::Exited { id, exit } => {
-                if let Some(ended) = state.exits.remove(&id) {
-                    let _ = ended.send(exit);
-                }
-            }
-        }
+        self.state().received(message, packet.descriptors);
         Ok(())
     }
 
@@ -124,8 +171,7 @@ impl<'a> Question<'a> {
         }
         state.last_id += 1;
         let id = state.last_id;
-        let (answer, answered) = oneshot::channel();
-        state.pending.insert(id, answer);
+        let answered = state.wait_for(id);
         Ok((Self { shared, id }, answered))
     }
 }
@@ -136,7 +182,7 @@ impl Drop for Question<'_> {
     }
 }
 
-async fn serve(shared: Arc<Shared>, lock: Lock, process: Child, gone: tokio::sync::watch::Sender<bool>) {
+async fn serve(shared: Arc<Shared>, process: Kept, gone: tokio::sync::watch::Sender<bool>) {
     if let Err(error) = shared.read().await {
         tracing::error!(%error, "lost the spawner");
     }
@@ -145,15 +191,19 @@ async fn serve(shared: Arc<Shared>, lock: Lock, process: Child, gone: tokio::syn
     if let Err(error) = ended(process).await {
         tracing::error!(%error, "cannot wait for the spawner to end");
     }
-    drop(lock);
     shared.abandon();
     let _ = gone.send(true);
 }
 
-async fn ended(process: Child) -> io::Result<()> {
-    let pidfd = watch(process.pidfd.try_clone()?)?;
-    let _ = pidfd.readable().await?;
-    clone::wait(process.pidfd.as_fd()).map(drop)
+async fn ended(process: Kept) -> io::Result<()> {
+    match &process {
+        Kept::Inherited(pidfd) => watch(pidfd.try_clone()?)?.readable().await.map(drop),
+        Kept::Ours(process, _lock) => {
+            process.release();
+            let _ = watch(process.pidfd.try_clone()?)?.readable().await?;
+            clone::wait(process.pidfd.as_fd()).map(drop)
+        }
+    }
 }
 
 fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
@@ -163,16 +213,31 @@ fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 
 impl Handle {
     pub(super) fn new(spawner: Spawner) -> Result<Self, Error> {
+        Self::over(spawner.socket, Kept::Ours(spawner.process, spawner.lock), 0)
+    }
+
+    /// Of a spawner that somebody else has started. Requests are numbered from a number on that nobody else has used.
+    pub(super) fn inherited(socket: OwnedFd, spawner: OwnedFd, number: u64) -> Result<Self, Error> {
+        Self::over(socket, Kept::Inherited(spawner), number)
+    }
+
+    fn over(socket: OwnedFd, process: Kept, number: u64) -> Result<Self, Error> {
         let step = |error: io::Error| Error::Step {
             step: "watching the spawner's socket",
             reason: error.to_string(),
         };
-        channel::set_nonblocking(&spawner.socket).map_err(step)?;
-        let socket = watch(spawner.socket).map_err(step)?;
-        let shared = Arc::new(Shared { socket, state: Mutex::default() });
+        channel::set_nonblocking(&socket).map_err(step)?;
+        let socket = watch(socket).map_err(step)?;
+        let state = State { last_id: number, ..State::default() };
+        let shared = Arc::new(Shared { socket, state: Mutex::new(state) });
         let (tell, gone) = tokio::sync::watch::channel(false);
-        tokio::spawn(serve(shared.clone(), spawner.lock, spawner.process, tell));
-        Ok(Self { link: Arc::new(Link(shared)), gone })
+        let inherited = matches!(process, Kept::Inherited(_));
+        let reader = tokio::spawn(serve(shared.clone(), process, tell)).abort_handle();
+        Ok(Self { link: Arc::new(Link { shared, reader, inherited }), gone })
+    }
+
+    pub(super) fn number_from(&self, number: u64) {
+        self.link.shared.state().last_id = number;
     }
 
     /// Resolves when the spawner and all that it had started have ended.
@@ -183,12 +248,12 @@ impl Handle {
 
     /// Ends the spawner with all that it has started, and waits for that.
     pub async fn stop(&self) {
-        let _ = rustix::net::shutdown(self.link.0.socket.get_ref(), rustix::net::Shutdown::Write);
+        let _ = rustix::net::shutdown(self.link.shared.socket.get_ref(), rustix::net::Shutdown::Write);
         self.gone().await;
     }
 
-    async fn ask(&self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Received, Error> {
-        let shared = &self.link.0;
+    pub(super) async fn ask(&self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Received, Error> {
+        let shared = &self.link.shared;
         let (question, answered) = Question::new(shared)?;
         let packet = Packet::new(&Asked { id: question.id, request }, descriptors)
             .map_err(|error| Error::Invalid(error.to_string()))?;
@@ -204,7 +269,7 @@ impl Handle {
 
     async fn run(&self, request: Request, stdio: Vec<OwnedFd>) -> Result<Process, Error> {
         let mut received = self.ask(request, stdio).await?;
-        match (received.reply, received.exit) {
+        match (received.reply, received.exits.into_values().next()) {
             (Reply::Started { pid }, Some(exit)) => {
                 Ok(Process { pid, terminal: received.descriptors.pop(), exit })
             }
@@ -218,7 +283,7 @@ impl Handle {
         by: Option<oci::Program>,
         stdio: Stdio,
     ) -> Result<Process, Error> {
-        let (streams, descriptors) = split(stdio);
+        let (streams, descriptors) = split(stdio)?;
         self.run(Request::Start { spec: Box::new(spec), by, streams }, descriptors).await
     }
 
@@ -232,7 +297,7 @@ impl Handle {
         program: Program,
         stdio: Stdio,
     ) -> Result<Process, Error> {
-        let (streams, descriptors) = split(stdio);
+        let (streams, descriptors) = split(stdio)?;
         self.run(Request::Claim { container: id.clone(), program, streams }, descriptors).await
     }
 
@@ -242,12 +307,16 @@ impl Handle {
         spec: ExecSpec,
         stdio: Stdio,
     ) -> Result<Process, Error> {
-        let (streams, descriptors) = split(stdio);
+        let (streams, descriptors) = split(stdio)?;
         self.run(Request::Exec { container: id.clone(), spec, streams }, descriptors).await
     }
 
     pub(crate) async fn signal(&self, id: &ContainerId, signal: i32) -> Result<(), Error> {
         self.ask(Request::Signal { container: id.clone(), signal }, Vec::new()).await.map(drop)
+    }
+
+    pub(crate) async fn freeze(&self, id: &ContainerId, frozen: bool) -> Result<(), Error> {
+        self.ask(Request::Freeze { container: id.clone(), frozen }, Vec::new()).await.map(drop)
     }
 
     pub(crate) async fn remove_container(&self, id: &ContainerId) -> Result<(), Error> {
@@ -286,7 +355,12 @@ impl Sandboxes for Handle {
     }
 }
 
-fn split(stdio: Stdio) -> (Streams, Vec<OwnedFd>) {
+fn split(stdio: Stdio) -> Result<(Streams, Vec<OwnedFd>), Error> {
+    if stdio.kept.len() > Stdio::MOST_KEPT {
+        let message = format!("at most {} descriptors are kept with a container", Stdio::MOST_KEPT);
+        return Err(Error::Invalid(message));
+    }
     let streams = [stdio.stdin, stdio.stdout, stdio.stderr];
-    (Streams(streams.each_ref().map(Option::is_some)), streams.into_iter().flatten().collect())
+    let given = Streams(streams.each_ref().map(Option::is_some));
+    Ok((given, streams.into_iter().flatten().chain(stdio.kept).collect()))
 }

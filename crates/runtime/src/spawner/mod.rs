@@ -1,24 +1,35 @@
 //! The spawner: a small single-threaded process that makes all others. It is the first process of a pid namespace of
 //! its own, so that whatever happens to it, the kernel kills all that it has started; and it ends when the node does.
 
+mod adopt;
 mod channel;
 mod child;
 pub(crate) mod clone;
 mod console;
 mod containers;
 mod execute;
+mod files;
+mod freeze;
+#[cfg(test)]
+mod fuzz;
 mod handle;
+mod notes;
 mod oci;
+mod page;
 mod prepared;
 mod process;
 mod protocol;
+mod removal;
 mod sandbox;
 mod server;
+mod snapshot;
 pub(crate) mod start;
 
 use std::path::{Path, PathBuf};
 
+pub use adopt::{Adopted, AdoptedSandbox, Snapshot};
 pub use handle::Handle;
+pub use page::State;
 pub(crate) use protocol::{During, Failure, Step};
 pub use server::main;
 pub use start::Spawner;
@@ -35,13 +46,21 @@ pub struct Options {
     pub directory: PathBuf,
     /// How many sandboxes are kept ready.
     pub spare_sandboxes: usize,
+    /// Whoever comes after this process may adopt what it has started: see [`Handle::adopt`].
+    pub adoptable: bool,
     /// For tests: `instance:Pivot` or `spawner:Clone` kills that process at that step. Only debug builds look at it.
     pub die_at: Option<String>,
 }
 
 impl Options {
     pub fn new(node: impl Into<String>, directory: impl Into<PathBuf>) -> Self {
-        Self { node: node.into(), directory: directory.into(), spare_sandboxes: 4, die_at: None }
+        Self {
+            node: node.into(),
+            directory: directory.into(),
+            spare_sandboxes: 4,
+            adoptable: false,
+            die_at: None,
+        }
     }
 
     /// Where the scratch directory of a container belongs, so that the next start finds what a crash left.

@@ -123,7 +123,7 @@ impl Server<'_> {
         let sandbox = self.sandbox_of(&entry.spec)?;
         let around = Surroundings {
             kind: program.kind,
-            hostname: &sandbox.hostname,
+            hostname: &sandbox.spec.hostname,
             namespaces: sandbox.namespaces.paths(),
             cgroup: entry.group.oci_path(),
             limits: self.limits(&entry.spec),
@@ -351,6 +351,7 @@ impl Server<'_> {
             Some((mut process, exit)) => {
                 let terminal = process.outcome().ok().flatten();
                 let answer = Answer::Started { pid: process.pid };
+                entry.exit = Some(exit);
                 self.answer(first, answer, terminal.into_iter().collect());
                 self.send_exit(first, exit);
             }

@@ -7,7 +7,7 @@ use super::child::{self, Claim};
 use super::protocol::{Failure, What};
 use super::server::Server;
 use super::{During, Step};
-use crate::spec::{ContainerId, ContainerSpec};
+use crate::spec::{ContainerId, ContainerSpec, check_files, check_tag};
 
 impl Server<'_> {
     pub(super) fn prepare(&mut self, id: u64, spec: Box<ContainerSpec>) {
@@ -19,9 +19,15 @@ impl Server<'_> {
         &mut self,
         id: u64,
         container: &ContainerId,
-        claim: &Claim,
-        streams: Vec<OwnedFd>,
+        mut claim: Claim,
+        mut streams: Vec<OwnedFd>,
     ) -> Result<(), Failure> {
+        let tag = claim.program.tag.take();
+        check_files(&claim.program.files)
+            .and_then(|()| check_tag(tag.as_deref().unwrap_or_default()))
+            .map_err(Failure::Invalid)?;
+        let given = claim.streams.0.iter().filter(|given| **given).count();
+        let kept = streams.split_off(given.min(streams.len()));
         let entry = self.containers.get_mut(container).filter(|entry| entry.removal.is_none());
         let entry = entry.ok_or_else(|| Failure::NotFound(What::Container, container.to_string()))?;
         let first = entry.first.and_then(|first| self.processes.get_mut(&first));
@@ -29,14 +35,24 @@ impl Server<'_> {
             let message = format!("container {:?} does not wait to be told what to run", container.as_str());
             return Err(Failure::Invalid(message));
         };
+        if let Some(hostname) = &claim.program.hostname
+            && let Some(sandbox) = self.sandboxes.get_mut(&entry.spec.sandbox)
+        {
+            self.factory.rename(&sandbox.namespaces, hostname)?;
+            sandbox.spec.hostname.clone_from(hostname);
+        }
         streams.iter().for_each(|stream| child::give(stream, &entry.spec.user, self.hello.rootless));
-        let packet = Packet::new(claim, streams).during(Step::Claim)?;
+        let packet = Packet::new(&claim, streams).during(Step::Claim)?;
         match first.claim(id, &packet) {
             // It has ended, and we are yet to hear of it.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {
-                Err(Failure::NotFound(What::Container, container.to_string()))
+                return Err(Failure::NotFound(What::Container, container.to_string()));
             }
-            other => other.during(Step::Claim),
+            other => other.during(Step::Claim)?,
         }
+        super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Claim);
+        (entry.asked, entry.kept) = (id, kept);
+        entry.spec.tag = tag.unwrap_or_else(|| std::mem::take(&mut entry.spec.tag));
+        Ok(())
     }
 }

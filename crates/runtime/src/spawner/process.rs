@@ -18,6 +18,8 @@ pub(super) enum Role {
     Exec(ContainerId),
     /// Deletes the scratch directory of a container.
     Delete(ContainerId),
+    /// Freezes a container.
+    Freeze(ContainerId),
     /// Runs an OCI runtime.
     Drive(ContainerId, Drive),
 }
@@ -25,7 +27,7 @@ pub(super) enum Role {
 impl Role {
     pub(super) fn container(&self) -> &ContainerId {
         match self {
-            Self::First(id) | Self::Exec(id) | Self::Delete(id) | Self::Drive(id, _) => id,
+            Self::First(id) | Self::Exec(id) | Self::Delete(id) | Self::Freeze(id) | Self::Drive(id, _) => id,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::page::{After, Page};
 use crate::oci;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec, Program, SandboxId, SandboxSpec};
 use crate::{Error, Exit, Usage};
@@ -17,6 +18,8 @@ pub(super) struct Hello {
     pub(super) rootless: bool,
     pub(super) cgroups: crate::cgroup::Tree,
     pub(super) spare_sandboxes: usize,
+    /// The sockets of sandboxes are kept for another worker.
+    pub(super) adoptable: bool,
     /// Whoever reaches this step kills itself there. Only debug builds look at it.
     pub(super) die_at: Option<String>,
 }
@@ -59,11 +62,34 @@ pub(super) enum Request {
         container: ContainerId,
         signal: i32,
     },
+    Freeze {
+        container: ContainerId,
+        frozen: bool,
+    },
     Remove(ContainerId),
     Usage(ContainerId),
+    /// A page of all that there is; the first one is what a new worker asks for first.
+    Adopt {
+        after: Option<After>,
+    },
+    Retag {
+        container: ContainerId,
+        tag: String,
+    },
+    Note {
+        key: String,
+        value: Option<String>,
+    },
+    /// What is kept of a container's descriptors.
+    Kept(ContainerId),
+    /// The two sockets of a sandbox once more.
+    Sockets(SandboxId),
 }
 
-/// Which of the three streams come with the message, in the order of their numbers.
+/// Numbers of requests from here on are those of workers that do not know yet which are taken.
+pub(super) const ADOPTING: u64 = 1 << 60;
+
+/// Which of the three streams come with the message, in the order of their numbers. What is to be kept follows them.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Streams(pub(super) [bool; 3]);
 
@@ -79,6 +105,7 @@ pub(super) enum Answer {
     Done,
     Started { pid: u32 },
     Usage(Usage),
+    Page(Box<Page>),
     Failed(Failure),
 }
 
@@ -109,9 +136,11 @@ pub(crate) enum Step {
     User,
     Capabilities,
     Claim,
+    Files,
     Exec,
     Scratch,
     Signal,
+    Freeze,
     Oci,
 }
 
@@ -142,9 +171,11 @@ impl Step {
             Self::User => "becoming the user",
             Self::Capabilities => "setting the capabilities",
             Self::Claim => "waiting for what to run",
+            Self::Files => "writing the files",
             Self::Exec => "executing the program",
             Self::Scratch => "deleting the scratch directory",
             Self::Signal => "sending the signal",
+            Self::Freeze => "freezing the container",
             Self::Oci => "running the OCI runtime",
         }
     }

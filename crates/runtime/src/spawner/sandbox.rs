@@ -92,11 +92,7 @@ impl Factory {
     }
 
     pub(super) fn create(&mut self, spec: &SandboxSpec) -> Result<(Namespaces, netns::Sockets), Failure> {
-        if spec.hostname.is_empty() || spec.hostname.len() > LONGEST_HOST_NAME {
-            let message =
-                format!("{:?} cannot be a host name: use 1 to {LONGEST_HOST_NAME} bytes", spec.hostname);
-            return Err(Failure::Invalid(message));
-        }
+        check_host_name(&spec.hostname)?;
         let namespaces = match self.ready.pop_front() {
             Some(ready) => ready,
             None => self.make()?,
@@ -107,6 +103,15 @@ impl Factory {
             netns::assign(spec).map_err(network)
         })?;
         Ok((namespaces, sockets))
+    }
+
+    /// Gives a sandbox another host name.
+    pub(super) fn rename(&self, sandbox: &Namespaces, hostname: &str) -> Result<(), Failure> {
+        check_host_name(hostname)?;
+        self.abroad(|| {
+            sandbox.enter().during(Step::Namespaces)?;
+            rustix::system::sethostname(hostname.as_bytes()).during(Step::HostName)
+        })
     }
 
     /// A TCP socket in the sandbox's network.
@@ -130,6 +135,14 @@ impl Factory {
         self.own.enter().unwrap_or_else(|error| lost(&error));
         result
     }
+}
+
+fn check_host_name(name: &str) -> Result<(), Failure> {
+    if name.is_empty() || name.len() > LONGEST_HOST_NAME {
+        let message = format!("{name:?} cannot be a host name: use 1 to {LONGEST_HOST_NAME} bytes");
+        return Err(Failure::Invalid(message));
+    }
+    Ok(())
 }
 
 fn choose_port_late(socket: &OwnedFd) -> io::Result<()> {

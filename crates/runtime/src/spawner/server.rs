@@ -15,8 +15,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::channel::{self, Packet};
 use super::child::Claim;
 use super::containers::Container;
+use super::freeze::Late;
+use super::notes::Notes;
 use super::process::Process;
-use super::protocol::{Answer, Asked, Failure, Hello, Message, Request, What};
+use super::protocol::{ADOPTING, Answer, Asked, Failure, Hello, Message, Request, What};
 use super::sandbox::{Factory, Namespaces};
 use super::start::SOCKET;
 use super::{During, Step};
@@ -90,7 +92,9 @@ impl Token {
 
 pub(super) struct Sandbox {
     pub(super) namespaces: Namespaces,
-    pub(super) hostname: String,
+    pub(super) spec: SandboxSpec,
+    /// For whoever adopts it, if anybody may.
+    pub(super) sockets: Vec<OwnedFd>,
     /// Who waits for its removal; nobody starts anything in it any more.
     pub(super) removing: Option<Vec<u64>>,
 }
@@ -111,14 +115,18 @@ pub(super) struct Server<'a> {
     pub(super) processes: HashMap<u64, Process>,
     /// Sandboxes that are yet to be made. Each takes as long as starting a container, so those that are made already go
     /// first: while one is made here, the containers of others set themselves up.
-    waiting: VecDeque<(u64, SandboxSpec)>,
+    pub(super) waiting: VecDeque<(u64, SandboxSpec)>,
     /// Containers whose cgroup was busy when it was to be removed.
     pub(super) busy: Vec<ContainerId>,
+    pub(super) late: Vec<Late>,
     /// Numbers for processes that nobody asked for, from the other end.
     pub(super) next_internal: u64,
     /// There may be children that nobody knows.
     pub(super) strays: bool,
-    unsent: VecDeque<Packet>,
+    pub(super) notes: Notes,
+    /// The highest number that anybody has asked with.
+    pub(super) last: u64,
+    pub(super) unsent: VecDeque<Packet>,
     /// We are told when the node has made room for what is unsent.
     wants_room: bool,
 }
@@ -151,8 +159,11 @@ impl<'a> Server<'a> {
             processes: HashMap::new(),
             waiting: VecDeque::new(),
             busy: Vec::new(),
+            late: Vec::new(),
             next_internal: u64::MAX >> 2,
             strays: false,
+            notes: Notes::default(),
+            last: 0,
             unsent: VecDeque::new(),
             wants_room: false,
         })
@@ -164,11 +175,12 @@ impl<'a> Server<'a> {
         loop {
             events.clear();
             let prepare = self.factory.wants_more();
-            let timeout = match (prepare || !self.waiting.is_empty(), self.busy.is_empty()) {
-                (true, _) => Some(&AT_ONCE),
-                (false, false) => Some(&RETRY),
-                (false, true) => None,
-            };
+            let timeout =
+                match (prepare || !self.waiting.is_empty(), self.busy.is_empty() && self.late.is_empty()) {
+                    (true, _) => Some(&AT_ONCE),
+                    (false, false) => Some(&RETRY),
+                    (false, true) => None,
+                };
             rustix::io::retry_on_intr(|| epoll::wait(&self.epoll, spare_capacity(&mut events), timeout))?;
             for event in &events {
                 match Token::unpack(event.data) {
@@ -184,6 +196,7 @@ impl<'a> Server<'a> {
             }
             self.reap_strays();
             self.retry_busy();
+            self.retry_late();
             if let Some((id, spec)) = self.waiting.pop_front() {
                 self.make_sandbox(id, &spec);
             } else if prepare && events.is_empty() {
@@ -214,6 +227,9 @@ impl<'a> Server<'a> {
 
     fn request(&mut self, asked: Asked, descriptors: Vec<OwnedFd>) {
         let id = asked.id;
+        if id < ADOPTING {
+            self.last = self.last.max(id);
+        }
         let result = match asked.request {
             Request::CreateSandbox(spec) => {
                 self.waiting.push_back((id, spec));
@@ -230,7 +246,8 @@ impl<'a> Server<'a> {
             }
             Request::Start { spec, by, streams } => {
                 self.make_waiting(&spec.sandbox);
-                self.start(id, spec, by, streams.attach(descriptors));
+                let (streams, kept) = streams.split(descriptors);
+                self.start(id, spec, by, streams, kept);
                 return;
             }
             Request::Prepare(spec) => {
@@ -239,13 +256,13 @@ impl<'a> Server<'a> {
                 return;
             }
             Request::Claim { container, program, streams } => {
-                match self.claim(id, &container, &Claim { program, streams }, descriptors) {
+                match self.claim(id, &container, Claim { program, streams }, descriptors) {
                     Ok(()) => return,
                     Err(failure) => Err(failure),
                 }
             }
             Request::Exec { container, spec, streams } => {
-                match self.exec(id, &container, &spec, streams.attach(descriptors)) {
+                match self.exec(id, &container, &spec, streams.split(descriptors).0) {
                     Ok(()) => return,
                     Err(failure) => Err(failure),
                 }
@@ -254,11 +271,20 @@ impl<'a> Server<'a> {
                 Ok(()) => return,
                 Err(failure) => Err(failure),
             },
+            Request::Freeze { container, frozen } => {
+                self.freeze(id, &container, frozen);
+                return;
+            }
             Request::Remove(container) => {
                 self.remove(id, &container);
                 return;
             }
             Request::Usage(container) => self.usage(&container),
+            Request::Adopt { after } => self.adopted(after.as_ref()),
+            Request::Retag { container, tag } => self.retag(&container, tag),
+            Request::Note { key, value } => self.note(key, value),
+            Request::Kept(container) => self.kept(&container),
+            Request::Sockets(sandbox) => self.sockets(&sandbox),
         };
         self.reply(id, result);
     }
@@ -275,7 +301,7 @@ impl<'a> Server<'a> {
         super::memory_directory(&self.hello.directory).join(container.as_str())
     }
 
-    fn make_sandbox(&mut self, id: u64, spec: &SandboxSpec) {
+    pub(super) fn make_sandbox(&mut self, id: u64, spec: &SandboxSpec) {
         let result = self.create_sandbox(spec);
         self.reply(id, result);
     }
@@ -295,9 +321,11 @@ impl<'a> Server<'a> {
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Namespaces);
         let (namespaces, sockets) = self.factory.create(spec)?;
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Network);
-        self.sandboxes
-            .insert(spec.id.clone(), Sandbox { namespaces, hostname: spec.hostname.clone(), removing: None });
-        Ok((Answer::Done, vec![sockets.outgoing, sockets.dns]))
+        let sockets = vec![sockets.outgoing, sockets.dns];
+        let kept = if self.hello.adoptable { super::snapshot::copies(&sockets)? } else { Vec::new() };
+        let sandbox = Sandbox { namespaces, spec: spec.clone(), sockets: kept, removing: None };
+        self.sandboxes.insert(spec.id.clone(), sandbox);
+        Ok((Answer::Done, sockets))
     }
 
     fn remove_sandbox(&mut self, id: u64, sandbox: &SandboxId) {

@@ -3,11 +3,12 @@
 use std::ffi::{CStr, CString};
 use std::fs::Permissions;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
@@ -20,6 +21,9 @@ use super::{Options, oci_directory, scratch_directory};
 use crate::Error;
 use crate::cgroup::Tree;
 use crate::sweep::{self, Lock, Record};
+
+/// How long a spawner may take to end everything.
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// The socket's number in the spawner.
 pub(super) const SOCKET: i32 = 3;
@@ -34,11 +38,25 @@ pub struct Spawner {
 /// The spawner's process; killed and reaped when dropped, if it has not been before.
 pub(super) struct Child {
     pub(super) pidfd: OwnedFd,
+    /// Where containers may be held by a freezer, even when they are killed.
+    freezers: Vec<PathBuf>,
+}
+
+impl Child {
+    /// To be called once it is killed or gone: it ends after its containers, and those that are frozen may not.
+    pub(super) fn release(&self) {
+        for freezer in &self.freezers {
+            if let Err(error) = crate::cgroup::release(freezer) {
+                tracing::error!(%error, "cannot thaw {}", freezer.display());
+            }
+        }
+    }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        self.release();
         let _ = clone::wait(self.pidfd.as_fd());
     }
 }
@@ -59,9 +77,28 @@ impl Spawner {
             rootless: !has_privileges(),
             cgroups,
             spare_sandboxes: options.spare_sandboxes,
+            adoptable: options.adoptable,
             die_at: options.die_at.clone(),
         };
         greet(program, &hello, lock).inspect_err(|_| hello.cgroups.remove())
+    }
+
+    /// What a worker needs for [`Handle::adopt`]: the socket to the spawner and a descriptor of its process. Whoever
+    /// hands these out keeps the spawner alive and never uses them itself.
+    pub fn descriptors(&self) -> io::Result<(OwnedFd, OwnedFd)> {
+        Ok((self.socket.try_clone()?, self.process.pidfd.try_clone()?))
+    }
+
+    pub(crate) fn process(&self) -> BorrowedFd<'_> {
+        self.process.pidfd.as_fd()
+    }
+
+    /// Ends it with all that it has started, and waits for that.
+    pub fn stop(self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        // It gives back what it can before it ends, unless something holds it.
+        let mut ended = [PollFd::new(&self.process.pidfd, PollFlags::IN)];
+        let _ = rustix::io::retry_on_intr(|| poll(&mut ended, Some(&PATIENCE)));
     }
 
     /// Begins to talk to it. Needs a tokio runtime.
@@ -74,7 +111,10 @@ fn greet(program: &Path, hello: &Hello, lock: Lock) -> Result<Spawner, Error> {
     let mut record = Record::new(hello.cgroups.clone()).map_err(step("recording the start"))?;
     record.write(&hello.directory).map_err(step("recording the start"))?;
     let (socket, theirs) = channel::pair().map_err(step("making a socket"))?;
-    let process = Child { pidfd: launch(program, theirs, hello.rootless)? };
+    let process = Child {
+        pidfd: launch(program, theirs, hello.rootless)?,
+        freezers: hello.cgroups.freezers().map(Path::to_owned).collect(),
+    };
     clone::host_pid(process.pidfd.as_fd())
         .and_then(|pid| record.set_spawner(pid))
         .and_then(|()| record.write(&hello.directory))

@@ -1,6 +1,8 @@
 //! A node's worth of runtime for one test: a spawner of its own, in a directory of its own.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod place;
+
 use std::fs::File;
 use std::io::Read;
 use std::net::Ipv4Addr;
@@ -12,6 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use agentcube_runtime::native::Native;
+use agentcube_runtime::oci::{Oci, Program as OciProgram};
 use agentcube_runtime::spawner::{Handle, Options, Spawner};
 use agentcube_runtime::spec::{Mount, Resources, Root, Source, User};
 use agentcube_runtime::{
@@ -27,6 +30,18 @@ const PROBE_VARIABLE: &str = "RUNTIME_PROBE";
 /// The program of the tests; where it was copied to, when a user runs them who cannot see where it was built.
 pub(crate) fn probe() -> String {
     std::env::var(PROBE_VARIABLE).unwrap_or_else(|_| env!("CARGO_BIN_EXE_runtime-probe").to_owned())
+}
+
+/// Where `cargo xtask setup` keeps them.
+const CACHED: &str = "oci-20260224";
+
+pub(crate) fn programs() -> Vec<OciProgram> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || variable("HOME").unwrap_or_default().join(".cache");
+    let cache = variable("AGENTCUBE_CACHE")
+        .unwrap_or_else(|| variable("XDG_CACHE_HOME").unwrap_or_else(home).join("agentcube"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    Oci::find(std::iter::once(cache.join(CACHED)).chain(std::env::split_paths(&path)))
 }
 
 pub(crate) fn is_root() -> bool {
@@ -97,28 +112,7 @@ impl Node {
 
     /// A container of the machine's own programs that runs the probe.
     pub(crate) fn spec(&self, name: &str, sandbox: &SandboxId, args: &[&str]) -> ContainerSpec {
-        let id = ContainerId::new(name).unwrap();
-        let scratch = self.options.scratch(&id);
-        ContainerSpec {
-            id,
-            sandbox: sandbox.clone(),
-            root: Root::Host { also: vec![self.program_directory()] },
-            read_only_root: false,
-            scratch,
-            args: std::iter::once(self.program.to_str().unwrap())
-                .chain(args.iter().copied())
-                .map(str::to_owned)
-                .collect(),
-            env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
-            cwd: PathBuf::from("/"),
-            user: User::default(),
-            mounts: Vec::new(),
-            resources: Resources::default(),
-            capabilities: capabilities::default_set(),
-            no_new_privileges: true,
-            seccomp: true,
-            terminal: false,
-        }
+        spec(&self.options, &self.program, name, sandbox, args)
     }
 
     /// The same with an image of its own, into which the machine's programs are mounted.
@@ -163,12 +157,57 @@ impl Node {
     ) -> Result<(Exit, String), Error> {
         let id = spec.id.clone();
         let (read, write) = pipe();
-        let stdio = Stdio { stdin: None, stdout: Some(write.try_clone().unwrap()), stderr: Some(write) };
+        let stdio = Stdio {
+            stdin: None,
+            stdout: Some(write.try_clone().unwrap()),
+            stderr: Some(write),
+            ..Stdio::default()
+        };
         let process = runtime.start(spec, stdio).await?;
         let output = read_all(read).await;
         let exit = process.exit.await.unwrap();
         runtime.remove(&id).await?;
         Ok((exit, output))
+    }
+}
+
+fn spec(options: &Options, program: &Path, name: &str, sandbox: &SandboxId, args: &[&str]) -> ContainerSpec {
+    let id = ContainerId::new(name).unwrap();
+    let scratch = options.scratch(&id);
+    ContainerSpec {
+        id,
+        sandbox: sandbox.clone(),
+        root: Root::Host { also: vec![program.parent().unwrap().to_owned()] },
+        read_only_root: false,
+        scratch,
+        args: std::iter::once(program.to_str().unwrap())
+            .chain(args.iter().copied())
+            .map(str::to_owned)
+            .collect(),
+        env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+        cwd: PathBuf::from("/"),
+        user: User::default(),
+        mounts: Vec::new(),
+        resources: Resources::default(),
+        capabilities: capabilities::default_set(),
+        no_new_privileges: true,
+        seccomp: true,
+        terminal: false,
+        files: Vec::new(),
+        tag: String::new(),
+    }
+}
+
+/// Makes specs for a spawner that has no node.
+pub(crate) struct Specs(Options);
+
+impl Specs {
+    pub(crate) fn new(options: Options) -> Self {
+        Self(options)
+    }
+
+    pub(crate) fn spec(&self, name: &str, sandbox: &SandboxId, args: &[&str]) -> ContainerSpec {
+        spec(&self.0, Path::new(&probe()), name, sandbox, args)
     }
 }
 

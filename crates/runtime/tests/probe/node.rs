@@ -44,10 +44,9 @@ async fn prepare(spawner: Spawner) -> agentcube_runtime::spawner::Handle {
     handle
 }
 
-fn spec(options: &Options, program: &Path, name: &str, args: &[&str]) -> ContainerSpec {
+pub(crate) fn spec(options: &Options, program: &Path, name: &str, args: &[&str]) -> ContainerSpec {
     let id = ContainerId::new(name).expect("an id");
     let scratch = options.scratch(&id);
-    std::fs::create_dir_all(&scratch).expect("a scratch directory");
     let directory = program.parent().expect("a program lies in a directory").to_owned();
     ContainerSpec {
         id,
@@ -68,10 +67,12 @@ fn spec(options: &Options, program: &Path, name: &str, args: &[&str]) -> Contain
         no_new_privileges: true,
         seccomp: true,
         terminal: false,
+        files: Vec::new(),
+        tag: String::new(),
     }
 }
 
-fn say(what: &str) {
+pub(crate) fn say(what: &str) {
     println!("{what}");
     std::io::stdout().flush().expect("somebody listens");
 }

@@ -2,6 +2,7 @@
 
 mod attempts;
 mod node;
+mod worker;
 
 use std::io::{BufRead, Read, Write};
 use std::process::ExitCode;
@@ -40,6 +41,9 @@ fn main() -> ExitCode {
         ["serve", port, text] => serve(port, text),
         ["terminal"] => print!("{}", attempts::terminal()),
         ["node", name, directory] => node::run(name, directory),
+        ["keeper", name, directory, what] => return worker::keep(name, directory, what),
+        ["worker", name, directory, what, inherited] => return worker::run(name, directory, what, inherited),
+        ["count"] => count(),
         ["try", attempt, rest @ ..] => return attempts::attempt(attempt, rest),
         other => {
             eprintln!("unknown: {other:?}");
@@ -47,6 +51,15 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Counts until nobody listens.
+fn count() {
+    for number in 0_u64.. {
+        if writeln!(std::io::stdout(), "{number}").is_err() {
+            return;
+        }
+    }
 }
 
 fn copy_input() {

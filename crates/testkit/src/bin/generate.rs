@@ -1,4 +1,4 @@
-//! Generates files that are committed: `generate definitions|schemas [--check]`. With `--check` nothing is
+//! Generates files that are committed: `generate definitions|protos|schemas [--check]`. With `--check` nothing is
 //! written, and a file that would change is a failure.
 
 use std::path::{Path, PathBuf};
@@ -24,8 +24,9 @@ fn run() -> Result<bool> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let files = match options.filter.as_deref() {
         Some("definitions") => definitions(&root),
+        Some("protos") => protos(&root)?,
         Some("schemas") => schemas(&root, &options)?,
-        other => bail!("nothing is called {other:?}: definitions, schemas"),
+        other => bail!("nothing is called {other:?}: definitions, protos, schemas"),
     };
     let check = std::env::args().any(|arg| arg == "--check");
     let mut well = true;
@@ -49,6 +50,21 @@ fn run() -> Result<bool> {
 fn definitions(root: &Path) -> Vec<(PathBuf, String)> {
     let directory = root.join("deploy/crds");
     agentcube_api::crd_files().into_iter().map(|(name, content)| (directory.join(name), content)).collect()
+}
+
+/// The messages and services of the fast path. protox reads what protoc would.
+fn protos(root: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let home = root.join("crates/protos");
+    let set = protox::compile(["fastpath.proto", "agent.proto"], [home.join("proto")])?;
+    let made = tempfile::tempdir()?;
+    tonic_prost_build::configure().btree_map(".").out_dir(made.path()).compile_fds(set)?;
+    let mut files = Vec::new();
+    for file in std::fs::read_dir(made.path())? {
+        let file = file?;
+        let path = home.join("src/generated").join(file.file_name());
+        files.push((path, std::fs::read_to_string(file.path())?));
+    }
+    Ok(files)
 }
 
 /// The schemas of the built-in kinds, as a running kube-apiserver publishes them.

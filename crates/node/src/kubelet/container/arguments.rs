@@ -9,19 +9,6 @@ use crate::kubelet::environment::expand;
 /// What a program finds if nobody says otherwise.
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The image's variables, then the Pod's over them.
-pub(super) fn environment(config: &Config, own: Vec<(String, String)>) -> Vec<(String, String)> {
-    let image = config.env.iter().filter_map(|variable| variable.split_once('='));
-    let mut all: Vec<(String, String)> = Vec::new();
-    for (name, value) in image.map(|(name, value)| (name.to_owned(), value.to_owned())).chain(own) {
-        match all.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, old)) => *old = value,
-            None => all.push((name, value)),
-        }
-    }
-    all
-}
-
 /// A command of the Pod replaces both parts of the image's; arguments alone replace the second.
 pub(super) fn command(
     container: &Container,

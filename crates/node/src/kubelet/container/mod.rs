@@ -60,7 +60,7 @@ pub(crate) fn termination_message(directory: &Path) -> PathBuf {
 
 pub(crate) fn describe(pod: &Pod, container: &Container, run: Run<'_>) -> Result<ContainerSpec, Refusal> {
     let user = user::resolve(pod, container, run.config, &run.root)?;
-    let mut env = arguments::environment(run.config, run.env);
+    let mut env = run.config.environment(run.env);
     let args = arguments::command(container, run.config, &env)?;
     let home = user.home.unwrap_or_else(|| "/".to_owned());
     for (name, value) in
@@ -89,6 +89,8 @@ pub(crate) fn describe(pod: &Pod, container: &Container, run: Run<'_>) -> Result
         no_new_privileges: security.no_new_privileges,
         seccomp: security.seccomp,
         terminal: container.tty == Some(true),
+        files: Vec::new(),
+        tag: String::new(),
     })
 }
 

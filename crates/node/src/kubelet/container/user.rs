@@ -1,31 +1,16 @@
 //! Who a container runs as: numbers of the Pod, or names of the image, looked up in the image.
 
-use std::io::Read;
-
-use agentcube_runtime::image::Config;
+use agentcube_runtime::image::{Accounts, Config, Unknown};
 use agentcube_runtime::spec::{Root, User};
 use k8s_openapi::api::core::v1::{Container, Pod};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::Refusal;
 use crate::kubelet::machine::printed_pod;
-
-/// More of `/etc/passwd` or `/etc/group` is not read.
-const MOST_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Resolved {
     pub(super) user: User,
     pub(super) home: Option<String>,
-}
-
-/// One line of `/etc/passwd`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Account {
-    name: String,
-    uid: u32,
-    gid: u32,
-    home: String,
 }
 
 pub(super) fn resolve(
@@ -38,23 +23,22 @@ pub(super) fn resolve(
     let own = container.security_context.clone().unwrap_or_default();
     let wanted = own.run_as_user.or(shared.run_as_user);
     let group = own.run_as_group.or(shared.run_as_group);
-    let accounts = accounts(&read(root, "etc/passwd"));
+    let accounts = Accounts::read(root);
     let (account, image_group) = match wanted {
-        Some(uid) => (by_number(&accounts, number(uid)?), None),
-        None => of_image(&accounts, &config.user)?,
+        Some(uid) => (accounts.by_number(number(uid)?), None),
+        None => accounts.of_image(&config.user).map_err(unknown)?,
     };
     if own.run_as_non_root.or(shared.run_as_non_root) == Some(true) {
         refuse_root(pod, container, config, wanted, account.uid)?;
     }
-    let groups_file = read(root, "etc/group");
     let gid = match (group, image_group) {
         (Some(gid), _) => number(gid)?,
-        (None, Some(named)) => group_number(&groups_file, &named)?,
+        (None, Some(named)) => accounts.group_number(&named).map_err(unknown)?,
         (None, None) => account.gid,
     };
     let mut groups = Vec::new();
     if shared.supplemental_groups_policy.as_deref() != Some("Strict") {
-        groups = memberships(&groups_file, &account.name);
+        groups = accounts.memberships(&account.name);
     }
     for group in shared.supplemental_groups.iter().flatten().chain(&shared.fs_group) {
         groups.push(number(*group)?);
@@ -90,86 +74,12 @@ fn refuse_root(
     }
 }
 
+fn unknown(name: Unknown) -> Refusal {
+    Refusal::create(name.to_string())
+}
+
 fn number(id: i64) -> Result<u32, Refusal> {
     u32::try_from(id).map_err(|_| Refusal::config(format!("{id} is not a user or group number")))
-}
-
-fn by_number(accounts: &[Account], uid: u32) -> Account {
-    let known = accounts.iter().find(|account| account.uid == uid).cloned();
-    known.unwrap_or(Account { name: String::new(), uid, gid: 0, home: String::new() })
-}
-
-/// The image's user, and its group if it names one.
-fn of_image(accounts: &[Account], user: &str) -> Result<(Account, Option<String>), Refusal> {
-    let (name, group) = user.split_once(':').map_or((user, None), |(name, group)| (name, Some(group)));
-    let group = group.filter(|group| !group.is_empty()).map(str::to_owned);
-    let account = match name.parse::<u32>() {
-        _ if name.is_empty() => by_number(accounts, 0),
-        Ok(uid) => by_number(accounts, uid),
-        Err(_) => accounts.iter().find(|account| account.name == name).cloned().ok_or_else(|| {
-            Refusal::create(format!("the image runs as user {name:?}, whom its /etc/passwd does not know"))
-        })?,
-    };
-    Ok((account, group))
-}
-
-fn accounts(passwd: &str) -> Vec<Account> {
-    let account = |line: &str| {
-        let mut fields = line.split(':');
-        let name = fields.next()?.to_owned();
-        let uid = fields.nth(1)?.parse().ok()?;
-        let gid = fields.next()?.parse().ok()?;
-        let home = fields.nth(1).unwrap_or_default().to_owned();
-        Some(Account { name, uid, gid, home })
-    };
-    passwd.lines().filter_map(account).collect()
-}
-
-/// Name, number and members of each group.
-fn groups(file: &str) -> impl Iterator<Item = (&str, u32, &str)> {
-    file.lines().filter_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        let gid = fields.nth(1)?.parse().ok()?;
-        Some((name, gid, fields.next().unwrap_or_default()))
-    })
-}
-
-fn group_number(file: &str, group: &str) -> Result<u32, Refusal> {
-    if let Ok(gid) = group.parse() {
-        return Ok(gid);
-    }
-    let known = groups(file).find(|(name, ..)| *name == group).map(|(_, gid, _)| gid);
-    known.ok_or_else(|| {
-        Refusal::create(format!("the image runs as group {group:?}, which its /etc/group does not know"))
-    })
-}
-
-fn memberships(file: &str, user: &str) -> Vec<u32> {
-    let member = |members: &str| !user.is_empty() && members.split(',').any(|member| member == user);
-    groups(file).filter(|(_, _, members)| member(members)).map(|(_, gid, _)| gid).collect()
-}
-
-/// A file of the image, resolved within it: a link cannot lead to a file of the host. What cannot be read is empty.
-fn read(root: &Root, path: &str) -> String {
-    let base = match root {
-        Root::Directory(path) => path.as_path(),
-        Root::Host { .. } => std::path::Path::new("/"),
-    };
-    let open = || -> Option<std::fs::File> {
-        let base =
-            rustix::fs::open(base, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = rustix::fs::openat2(base, path, flags, Mode::empty(), ResolveFlags::IN_ROOT).ok()?;
-        let file = std::fs::File::from(file);
-        file.metadata().is_ok_and(|meta| meta.is_file()).then_some(file)
-    };
-    let mut bytes = Vec::new();
-    let read = open().map(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
-    match read {
-        Some(Ok(_)) => String::from_utf8_lossy(&bytes).into_owned(),
-        _ => String::new(),
-    }
 }
 
 #[cfg(test)]
@@ -249,16 +159,5 @@ mod tests {
         }
         let spec = json!({"containers": [{"name": "c", "securityContext": {"runAsNonRoot": true}}]});
         assert_eq!(resolved(spec, "33").unwrap().user.uid, 33);
-    }
-
-    #[test]
-    fn links_of_an_image_do_not_lead_out_of_it() {
-        let outside = image();
-        let inside = tempfile::tempdir().unwrap();
-        std::fs::create_dir(inside.path().join("etc")).unwrap();
-        let link = inside.path().join("etc/passwd");
-        std::os::unix::fs::symlink(outside.path().join("etc/passwd"), link).unwrap();
-        assert_eq!(read(&Root::Directory(inside.path().into()), "etc/passwd"), "");
-        assert_ne!(read(&Root::Directory(outside.path().into()), "etc/passwd"), "");
     }
 }

@@ -1,13 +1,10 @@
 //! Commands in running containers, for the API server's `exec` and `attach`. A command whose client has left is killed.
 
-mod stream;
-
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::time::Duration;
 
 use agentcube_apiserver::hooks::{Exec, ExecFrame, ExecOptions, ExecSession};
 use agentcube_apiserver::status::Status;
+use agentcube_runtime::session::{self, Input, Killer, Pipes, Terminal, Told};
 use agentcube_runtime::{ExecSpec, Exit, Process, Stdio};
 use serde_json::{Value, json};
 use tokio::net::unix::pipe;
@@ -15,12 +12,9 @@ use tokio::sync::mpsc;
 
 use super::living::{Living, Run};
 use super::logs::{Logs, Run as LogRun, Selection};
-use stream::{Input, Terminal};
 
 /// Frames that wait for the other side.
 const AHEAD: usize = 16;
-/// How long a command that has ended may leave its output to others that still write to it.
-const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Answers for the Pods of this node.
 pub struct PodExec {
@@ -71,7 +65,7 @@ struct Near {
     output: mpsc::Sender<ExecFrame>,
 }
 
-fn session() -> (ExecSession, Near) {
+fn open() -> (ExecSession, Near) {
     let (to_container, input) = mpsc::channel(AHEAD);
     let (output, from_container) = mpsc::channel(AHEAD);
     (ExecSession { to_container, from_container }, Near { input, output })
@@ -85,14 +79,16 @@ async fn begin(run: Run, options: ExecOptions) -> Result<ExecSession, Status> {
         user: None,
         terminal: options.tty,
     };
-    let (stdio, pipes) =
-        if options.tty { (Stdio::default(), Pipes::default()) } else { Pipes::open(&options)? };
+    let (stdio, pipes) = match options.tty {
+        true => (Stdio::default(), Pipes::default()),
+        false => Pipes::open(options.stdin, options.stdout, options.stderr).map_err(Status::internal)?,
+    };
     let mut process = run
         .runtime
         .exec(&run.id, spec, stdio)
         .await
         .map_err(|error| Status::internal(format!("error executing command in container: {error}")))?;
-    let (session, near) = session();
+    let (session, near) = open();
     let opened = process.terminal.take().map(|master| {
         let terminal = Terminal::new(master)?;
         let screen = terminal.screen()?;
@@ -101,86 +97,60 @@ async fn begin(run: Run, options: ExecOptions) -> Result<ExecSession, Status> {
     let terminal = opened.transpose().map_err(Status::internal)?;
     let killer = Killer(process.pid);
     tokio::spawn(async move {
-        match terminal {
+        let ended = match terminal {
             Some((terminal, screen)) => in_terminal(terminal, screen, process, near, options.stdin).await,
             None => in_pipes(pipes, process, near).await,
+        };
+        if ended {
+            killer.disarm();
         }
-        drop(killer);
     });
     Ok(session)
 }
 
-/// Our ends of a command's pipes.
-#[derive(Default)]
-struct Pipes {
-    stdin: Option<pipe::Sender>,
-    stdout: Option<pipe::Receiver>,
-    stderr: Option<pipe::Receiver>,
-}
-
-impl Pipes {
-    fn open(options: &ExecOptions) -> Result<(Stdio, Self), Status> {
-        let (mut stdio, mut pipes) = (Stdio::default(), Self::default());
-        let outward = |wanted: bool| -> std::io::Result<(Option<OwnedFd>, Option<pipe::Receiver>)> {
-            if !wanted {
-                return Ok((None, None));
-            }
-            let (sender, receiver) = pipe::pipe()?;
-            Ok((Some(sender.into_blocking_fd()?), Some(receiver)))
-        };
-        (stdio.stdout, pipes.stdout) = outward(options.stdout).map_err(Status::internal)?;
-        (stdio.stderr, pipes.stderr) = outward(options.stderr).map_err(Status::internal)?;
-        if options.stdin {
-            let (sender, receiver) = pipe::pipe().map_err(Status::internal)?;
-            stdio.stdin = Some(receiver.into_blocking_fd().map_err(Status::internal)?);
-            pipes.stdin = Some(sender);
-        }
-        Ok((stdio, pipes))
-    }
-}
-
-async fn in_pipes(pipes: Pipes, process: Process, near: Near) {
+async fn in_pipes(pipes: Pipes, process: Process, near: Near) -> bool {
     let Near { input, output } = near;
-    let stdout = stream::forward(pipes.stdout, output.clone(), ExecFrame::Stdout);
-    let stderr = stream::forward(pipes.stderr, output.clone(), ExecFrame::Stderr);
+    let stdout = session::forward(pipes.stdout, output.clone(), ExecFrame::Stdout);
+    let stderr = session::forward(pipes.stderr, output.clone(), ExecFrame::Stderr);
     let both = async { tokio::join!(stdout, stderr) };
-    let inward = stream::feed(pipes.stdin.map(Input::Pipe), input);
-    conclude(process, both, inward, output).await;
+    let inward = session::feed(pipes.stdin.map(Input::Pipe), input, told);
+    conclude(process, both, inward, output).await
 }
 
-async fn in_terminal(terminal: Terminal, screen: pipe::Receiver, process: Process, near: Near, stdin: bool) {
+async fn in_terminal(
+    terminal: Terminal,
+    screen: pipe::Receiver,
+    process: Process,
+    near: Near,
+    stdin: bool,
+) -> bool {
     let Near { input, output } = near;
-    let outward = stream::forward(Some(screen), output.clone(), ExecFrame::Stdout);
-    let inward = stream::feed(Some(Input::Terminal { terminal, keys: stdin }), input);
-    conclude(process, outward, inward, output).await;
+    let outward = session::forward(Some(screen), output.clone(), ExecFrame::Stdout);
+    let inward = session::feed(Some(Input::Terminal { terminal, keys: stdin }), input, told);
+    conclude(process, outward, inward, output).await
 }
 
-/// Waits for the command's end and its last words, unless the client leaves first.
+/// Tells the client how the command ended, unless the client left first. True if it has ended.
 async fn conclude<T>(
     process: Process,
     outward: impl Future<Output = T>,
     inward: impl Future<Output = ()>,
     output: mpsc::Sender<ExecFrame>,
-) {
-    let ending = async {
-        let mut exit = process.exit;
-        tokio::pin!(outward);
-        tokio::select! {
-            exit = &mut exit => {
-                let _unsaid = tokio::time::timeout(LAST_WORDS, outward).await;
-                exit
-            }
-            _ = &mut outward => exit.await,
-        }
-    };
-    tokio::pin!(ending, inward);
-    let exit = tokio::select! {
-        exit = &mut ending => exit,
-        // Ends only when the client has left.
-        () = inward => return,
-    };
+) -> bool {
+    let Some(exit) = session::conclude(process, outward, inward).await else { return false };
     // A client that left meanwhile does not need to hear it.
-    let _left = output.send(ExecFrame::Ended(ended(exit.ok()))).await;
+    let _left = output.send(ExecFrame::Ended(ended(exit))).await;
+    true
+}
+
+/// What of a client's frames is for the command.
+fn told(frame: ExecFrame) -> Option<Told> {
+    match frame {
+        ExecFrame::Stdin(data) => Some(Told::Stdin(data)),
+        ExecFrame::StdinClosed => Some(Told::StdinClosed),
+        ExecFrame::Resize { columns, rows } => Some(Told::Resize { columns, rows }),
+        _ => None,
+    }
 }
 
 /// The `Status` that ends a session, as the real kubelet sends it.
@@ -211,7 +181,7 @@ fn attach(run: &Run, logs: &Logs, log: &LogRun, options: &ExecOptions) -> Result
     };
     let selection = Selection { follow: true, tail_lines: Some(0), ..Selection::default() };
     let mut lines = logs.read(log, selection);
-    let (session, near) = session();
+    let (session, near) = open();
     tokio::spawn(async move {
         let outward = async {
             while let Some(chunk) = lines.recv().await {
@@ -222,21 +192,9 @@ fn attach(run: &Run, logs: &Logs, log: &LogRun, options: &ExecOptions) -> Result
         };
         tokio::select! {
             () = outward => {}
-            () = stream::feed(input, near.input) => return,
+            () = session::feed(input, near.input, told) => return,
         }
         let _left = near.output.send(ExecFrame::Ended(json!({"metadata": {}, "status": "Success"}))).await;
     });
     Ok(session)
-}
-
-/// Kills a command when its session is over; one that has ended is gone already.
-struct Killer(u32);
-
-impl Drop for Killer {
-    fn drop(&mut self) {
-        let pid = i32::try_from(self.0).ok().and_then(rustix::process::Pid::from_raw);
-        if let Some(pid) = pid {
-            let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
-    }
 }

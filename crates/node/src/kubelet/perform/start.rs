@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use agentcube_runtime::spec::{ContainerId, ContainerSpec, Root, SandboxId};
-use agentcube_runtime::{Error, Stdio};
+use agentcube_runtime::{Error, Stdio, signals};
 use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP};
 use tokio::net::unix::pipe;
 
@@ -17,7 +17,6 @@ use crate::kubelet::environment;
 use crate::kubelet::living::Run;
 use crate::kubelet::logs;
 use crate::kubelet::machine::Report;
-use crate::kubelet::signals;
 use crate::kubelet::volumes::Prepared;
 use crate::kubelet::worker::{Ground, about};
 use agentcube_operator::events::Severity;
@@ -180,7 +179,7 @@ impl Start {
             }
             _ => (None, None),
         };
-        Ok((Stdio { stdin, stdout: Some(stdout), stderr: Some(stderr) }, writer))
+        Ok((Stdio { stdin, stdout: Some(stdout), stderr: Some(stderr), ..Stdio::default() }, writer))
     }
 
     /// What is written to a terminal is the container's log. Ends with the container.

@@ -29,7 +29,7 @@ pub(super) async fn run(
 ) -> Result<(i32, String), String> {
     let (output, mut reader) = pipe_pair().map_err(|error| format!("cannot make a pipe: {error}"))?;
     let errors = output.try_clone().map_err(|error| format!("cannot make a pipe: {error}"))?;
-    let stdio = Stdio { stdin: None, stdout: Some(output), stderr: Some(errors) };
+    let stdio = Stdio { stdin: None, stdout: Some(output), stderr: Some(errors), ..Stdio::default() };
     let env = target.env.as_ref().clone();
     let spec = ExecSpec { args: command.to_vec(), env, cwd: None, user: None, terminal: false };
     let process = target.runtime.exec(&target.id, spec, stdio).await.map_err(|error| error.to_string())?;

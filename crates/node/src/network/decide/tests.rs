@@ -4,6 +4,7 @@ use agentcube_runtime::SandboxId;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use serde_json::{Value, json};
 
+use super::super::view::Guest;
 use super::*;
 
 /// A small cluster: web-1, web-2 and client in `shop`, spy in `other`, a Service `web` before the two.
@@ -277,4 +278,38 @@ fn a_closed_node_lets_nobody_out() {
     assert_eq!(world.refused(CLIENT, "8.8.8.8:443"), Some(Reason::Closed));
     assert_eq!(world.refused(CLIENT, "10.244.0.3:8080"), None);
     assert!(!may_resolve(&world.view, &world.plan, world.view.member(CLIENT.parse().unwrap()).unwrap()));
+}
+
+#[test]
+fn guests_get_as_far_as_their_reach() {
+    let mut world = World::new();
+    world.namespace("team", json!({"agentcube.io/api-access": "true"}));
+    world.pod("10.244.0.9", "team", "neighbour", json!({}));
+    for (address, reach) in
+        [("10.244.0.20", Reach::Nothing), ("10.244.0.21", Reach::Public), ("10.244.0.22", Reach::Cluster)]
+    {
+        let name = "neighbour".to_owned();
+        let guest = Guest { namespace: "team".into(), name, labels: Labels::new(), reach };
+        let sandbox = SandboxId::new(address.replace('.', "-")).expect("a fitting id");
+        world.view.attach(Member::guest(sandbox, address.parse().expect("an address"), guest));
+    }
+
+    let inside = ["10.244.0.9:8080", "10.244.0.22:80", "10.96.0.1:443", "10.244.0.1:6443"];
+    let private = ["192.168.0.1:80", "10.0.0.1:80", "172.16.0.1:80", "100.64.0.1:80", "169.254.169.254:80"];
+    for to in inside.into_iter().chain(private) {
+        assert_eq!(world.refused("10.244.0.20", to), Some(Reason::Nothing), "{to}");
+        assert_eq!(world.refused("10.244.0.21", to), Some(Reason::NotPublic), "{to}");
+    }
+    assert_eq!(world.refused("10.244.0.20", "10.244.0.1:53"), Some(Reason::Nothing));
+    assert_eq!(world.refused("10.244.0.20", "1.1.1.1:443"), Some(Reason::Nothing));
+    assert_eq!(world.decide("10.244.0.21", "10.244.0.1:53"), Decision::NameServer);
+    assert!(matches!(world.decide("10.244.0.21", "1.1.1.1:443"), Decision::Egress(_)));
+    assert!(matches!(world.decide("10.244.0.22", "10.244.0.9:8080"), Decision::Pod(_)));
+    assert_eq!(world.refused("10.244.0.22", "10.96.0.1:443"), Some(Reason::ApiServer));
+
+    world.view.detach("10.244.0.21".parse().expect("an address"));
+    let pod = json!({"metadata": {"namespace": "team", "name": "neighbour", "labels": {"a": "b"}}});
+    world.view.pod(&object(pod));
+    let labels = &world.view.member("10.244.0.9".parse().expect("an address")).expect("the Pod").labels;
+    assert_eq!(labels.get("a").map(String::as_str), Some("b"), "a guest of the same name is not the Pod");
 }

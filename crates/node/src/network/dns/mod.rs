@@ -18,8 +18,8 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::decide;
-use super::{Counters, Network};
+use super::view::Reach;
+use super::{Counters, Network, decide};
 use forward::{Forwarder, Transport};
 use message::{Code, Data, Name, Query, Record, Rejected, Response};
 use zone::Answer;
@@ -128,6 +128,9 @@ impl Server {
             Transport::Stream => u16::MAX.into(),
         };
         match zone(network, &query.name, query.kind) {
+            Answer::Ours(_) | Answer::Alias(_) if !knows_cluster(network, source) => {
+                Some(Response::failure(Code::Refused).encode(&query, limit))
+            }
             Answer::Ours(mut response) => {
                 // Whoever asks again gets another order, and so another first endpoint.
                 let count = response.answers.len().max(1);
@@ -192,6 +195,12 @@ impl Server {
 
 fn zone(network: &Network, name: &Name, kind: u16) -> Answer {
     zone::answer(&network.shared.view.read(), &network.shared.plan, name, kind)
+}
+
+/// Whether somebody may hear the names of the cluster.
+fn knows_cluster(network: &Network, source: Ipv4Addr) -> bool {
+    let view = network.shared.view.read();
+    view.member(source).is_some_and(|member| matches!(member.guest, None | Some(Reach::Cluster)))
 }
 
 fn may_leave(network: &Network, source: Ipv4Addr) -> bool {

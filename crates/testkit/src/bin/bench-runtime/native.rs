@@ -82,12 +82,12 @@ impl Native {
         let (output, stdout) = std::io::pipe()?;
         let mut output = Receiver::from_owned_fd(output.into())?;
         let begun = Instant::now();
-        let stdio = Stdio { stdin: None, stdout: Some(stdout.into()), stderr: None };
+        let stdio = Stdio { stdin: None, stdout: Some(stdout.into()), stderr: None, ..Stdio::default() };
         let container = self.spec(number, sandbox.clone())?;
         let id = container.id.clone();
         let (process, sockets) = match self.take_ready(number) {
             Some(sockets) => {
-                let program = Program { args: container.args, env: Vec::new(), cwd: None };
+                let program = Program { args: container.args, ..Program::default() };
                 (native.claim(&id, program, stdio).await?, sockets)
             }
             None => {
@@ -123,6 +123,8 @@ impl Native {
             no_new_privileges: true,
             seccomp: true,
             terminal: false,
+            files: Vec::new(),
+            tag: String::new(),
         })
     }
 }

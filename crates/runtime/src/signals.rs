@@ -6,11 +6,11 @@ const NAMES: [&str; 31] = [
     "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
 ];
 
-pub(crate) const TERM: i32 = 15;
-pub(crate) const KILL: i32 = 9;
+pub const TERM: i32 = 15;
+pub const KILL: i32 = 9;
 
 /// `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3`: its number, if there is such a signal.
-pub(crate) fn number(name: &str) -> Option<i32> {
+pub fn number(name: &str) -> Option<i32> {
     if let Ok(number) = name.parse::<i32>() {
         return (1..=64).contains(&number).then_some(number);
     }

@@ -1,0 +1,144 @@
+//! Images, found here or fetched: one pull for all who wait for the same.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use agentcube_runtime::image::{Accounts, HOST, Held, Image, Reference, Store};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+
+/// A pull that takes longer is given up.
+const LIMIT: Duration = Duration::from_secs(1800);
+/// For so long the disk is not asked again what a name means.
+const FRESH: Duration = Duration::from_secs(1);
+/// Names that are remembered.
+const MOST_KNOWN: usize = 1_024;
+
+/// An image that stays on the disk as long as this lives.
+pub(crate) struct Loaded {
+    pub(crate) image: Image,
+    pub(crate) accounts: Accounts,
+    _held: Held,
+}
+
+type Pull = Shared<BoxFuture<'static, Result<Arc<Loaded>, String>>>;
+
+#[derive(Clone)]
+pub(crate) struct Images {
+    store: Store,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Default)]
+struct Known {
+    loaded: HashMap<String, (Instant, Arc<Loaded>)>,
+    pulls: HashMap<String, Pull>,
+}
+
+impl Images {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { store, known: Arc::default() }
+    }
+
+    /// The image of that name. Dropping this does not end a pull that others may wait for, too.
+    pub(crate) async fn get(&self, name: &str) -> Result<Arc<Loaded>, String> {
+        if let Some((at, loaded)) = self.known.lock().loaded.get(name)
+            && at.elapsed() < FRESH
+        {
+            return Ok(loaded.clone());
+        }
+        let reference = Reference::parse(name).map_err(|error| error.to_string())?;
+        if let Some(loaded) = self.present(name, reference.clone()).await? {
+            return Ok(loaded);
+        }
+        self.pull(name, reference).await
+    }
+
+    /// The names by which images can be had at once.
+    pub(crate) async fn names(&self) -> Vec<String> {
+        let store = self.store.clone();
+        let listed = tokio::task::spawn_blocking(move || store.list()).await;
+        let mut names: BTreeSet<String> = self.known.lock().loaded.keys().cloned().collect();
+        match listed {
+            Ok(Ok(images)) => names.extend(images.into_iter().flat_map(|image| image.names)),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot list the images"),
+            Err(error) => tracing::warn!(%error, "cannot list the images"),
+        }
+        names.insert(HOST.to_owned());
+        names.into_iter().take(MOST_KNOWN).collect()
+    }
+
+    /// Of these, those that somebody has asked for.
+    pub(crate) fn known(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.known.lock().loaded.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    async fn present(&self, name: &str, reference: Reference) -> Result<Option<Arc<Loaded>>, String> {
+        let store = self.store.clone();
+        let old = self.known.lock().loaded.get(name).map(|(_, loaded)| loaded.clone());
+        let found = tokio::task::spawn_blocking(move || -> Result<_, agentcube_runtime::image::Error> {
+            let Some(image) = store.resolve(&reference)? else { return Ok(None) };
+            match old.filter(|old| old.image.id == image.id && old.image.root == image.root) {
+                Some(same) => Ok(Some(same)),
+                None => load(&store, image).map(Some),
+            }
+        });
+        let found = found.await.map_err(|error| error.to_string())?;
+        let found = found.map_err(|error| error.to_string())?;
+        if let Some(loaded) = &found {
+            self.known.lock().remember(name, loaded.clone());
+        }
+        Ok(found)
+    }
+
+    async fn pull(&self, name: &str, reference: Reference) -> Result<Arc<Loaded>, String> {
+        let pull = {
+            let mut known = self.known.lock();
+            let begin = || begin(self.clone(), name.to_owned(), reference);
+            known.pulls.entry(name.to_owned()).or_insert_with(begin).clone()
+        };
+        pull.await
+    }
+}
+
+impl Known {
+    fn remember(&mut self, name: &str, loaded: Arc<Loaded>) {
+        if self.loaded.len() >= MOST_KNOWN && !self.loaded.contains_key(name) {
+            self.loaded.clear();
+        }
+        self.loaded.insert(name.to_owned(), (Instant::now(), loaded));
+    }
+}
+
+fn load(store: &Store, image: Image) -> Result<Arc<Loaded>, agentcube_runtime::image::Error> {
+    let held = store.hold(&image)?;
+    let accounts = Accounts::read(&image.root);
+    Ok(Arc::new(Loaded { image, accounts, _held: held }))
+}
+
+fn begin(images: Images, name: String, reference: Reference) -> Pull {
+    let pulling = tokio::spawn(async move {
+        let deadline = Instant::now() + LIMIT;
+        let pulled = images.store.pull(&reference, None, Arc::new(|_| {}), deadline).await;
+        let loaded = match pulled.map_err(|error| error.to_string()) {
+            Ok(image) => {
+                let store = images.store.clone();
+                let loading = tokio::task::spawn_blocking(move || load(&store, image));
+                let loaded = loading.await.map_err(|error| error.to_string());
+                loaded.and_then(|loaded| loaded.map_err(|error| error.to_string()))
+            }
+            Err(error) => Err(error),
+        };
+        let mut known = images.known.lock();
+        known.pulls.remove(&name);
+        if let Ok(loaded) = &loaded {
+            known.remember(&name, loaded.clone());
+        }
+        loaded
+    });
+    pulling.map(|ended| ended.unwrap_or_else(|error| Err(error.to_string()))).boxed().shared()
+}

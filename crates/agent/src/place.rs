@@ -1,0 +1,70 @@
+//! The directories of runs: `runs/ID/{etc,tmp,files,scratch,logs}` in the agent's own. Blocks on the disk.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::path::Path;
+
+use agentcube_protos::session::File;
+use agentcube_runtime::spec::User;
+
+use crate::describe::{Place, file_mode};
+use crate::network::{Attached, Identity};
+
+/// Makes what a container needs on the disk before it starts.
+pub(crate) fn make(place: &Place, files: &[File], user: &User) -> io::Result<()> {
+    for directory in [place.etc(), place.tmp()] {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    fs::set_permissions(place.tmp(), Permissions::from_mode(0o1777))?;
+    for (number, file) in files.iter().enumerate() {
+        let path = place.file(number);
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        }
+        fs::write(&path, &file.content)?;
+        fs::set_permissions(&path, Permissions::from_mode(file_mode(file)))?;
+        // Without root there are no other users, and it is ours already.
+        if rustix::process::geteuid().is_root() {
+            chown(&path, Some(user.uid), Some(user.gid))?;
+        }
+    }
+    Ok(())
+}
+
+/// Tells the sandbox who it is. Written in place: where they are mounted already, they change.
+pub(crate) fn write_names(place: &Place, who: &Identity, attached: &Attached) -> io::Result<()> {
+    let (hostname, address) = (who.hostname(), attached.address);
+    let hosts =
+        format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{address}\t{hostname}\n");
+    let files = [
+        ("hosts", hosts),
+        ("hostname", format!("{hostname}\n")),
+        ("resolv.conf", attached.resolv_conf.clone()),
+    ];
+    files.iter().try_for_each(|(name, text)| fs::write(place.etc().join(name), text))
+}
+
+/// Removes a tree, also where a program took its own directories' permissions away.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_up(path)?;
+            fs::remove_dir_all(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn open_up(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            open_up(&entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! Starts a run: its image, its sandbox, its program. Whatever was made for a start that fails is gone afterwards.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentcube_protos::agent::Reason;
+use agentcube_runtime::logs::{Logs, Run as Log};
+use agentcube_runtime::native::Native;
+use agentcube_runtime::spec::Program;
+use agentcube_runtime::{
+    ContainerId, ContainerSpec, Error, Exit, Runtime, SandboxId, Sandboxes, Stdio, signals,
+};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Inner;
+use crate::describe::{self, Place, Wanted};
+use crate::images::Loaded;
+use crate::network::Attached;
+use crate::prepared::Waiting;
+use crate::{network, place};
+
+/// Pauses between tries to give back what a run held.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Why a run was not started, once and for all.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) reason: Reason,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// A run whose program has been executed.
+pub(crate) struct Begun {
+    pub(crate) place: Place,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) exit: oneshot::Receiver<Exit>,
+    pub(crate) endpoints: Vec<SocketAddr>,
+    pub(crate) stop_signal: i32,
+    pub(crate) prepared: bool,
+    pub(crate) image: Arc<Loaded>,
+}
+
+/// The log of a run.
+pub(crate) fn log(run: &str) -> Log {
+    Log { pod_uid: run.to_owned(), container: "sandbox".to_owned(), attempt: 0 }
+}
+
+pub(crate) async fn perform(
+    inner: &Inner,
+    run: &str,
+    wanted: &Wanted,
+    abandoned: &CancellationToken,
+) -> Result<Begun, Failure> {
+    let stopped = || Failure::new(Reason::Tombstoned, "it was stopped before it ran");
+    let image = tokio::select! {
+        biased;
+        () = abandoned.cancelled() => return Err(stopped()),
+        image = inner.images.get(&wanted.shape.image) => image,
+    };
+    let image = image.map_err(|message| Failure::new(Reason::Image, message))?;
+    if let Some(native) = &inner.parts.native
+        && let Some(waiting) = inner.prepared.take(wanted)
+    {
+        match claim(inner, native, run, wanted, &waiting, &image).await {
+            Ok(begun) => return Ok(begun),
+            Err(failure) => {
+                remove(inner, &waiting.place).await;
+                if failure.reason == Reason::Invalid {
+                    return Err(failure);
+                }
+                // It may have ended while it waited. That says nothing of the order.
+                tracing::debug!(run, "what was prepared cannot be used: {}", failure.message);
+            }
+        }
+    }
+    from_nothing(inner, run, wanted, image).await
+}
+
+/// Has a sandbox that waits become the run.
+async fn claim(
+    inner: &Inner,
+    native: &Native,
+    run: &str,
+    wanted: &Wanted,
+    waiting: &Waiting,
+    image: &Arc<Loaded>,
+) -> Result<Begun, Failure> {
+    if waiting.image.image.id != image.image.id {
+        return Err(Failure::new(Reason::StartFailed, "its image has changed since"));
+    }
+    let (place, config) = (waiting.place.clone(), &image.image.config);
+    let env = describe::environment(wanted, config, &waiting.home);
+    let program = Program {
+        args: describe::arguments(wanted, config)
+            .map_err(|message| Failure::new(Reason::Invalid, message))?,
+        env: env.clone(),
+        cwd: Some(describe::directory(wanted, config)),
+        files: describe::files(wanted),
+        hostname: Some(wanted.who.hostname()),
+        tag: None,
+    };
+    let renamed = inner.parts.network.rename(&place.sandbox, wanted.who.clone(), &wanted.ports).await;
+    let attached = renamed.map_err(|error| no_network(&error))?;
+    let endpoints = attached.endpoints.clone();
+    let stdio = {
+        let (logs, run, place) = (inner.logs.clone(), run.to_owned(), place.clone());
+        let who = wanted.who.clone();
+        blocking(move || {
+            place::write_names(&place, &who, &attached)?;
+            output(&logs, &run)
+        })
+        .await?
+    };
+    let process = native.claim(&place.container, program, stdio).await.map_err(|error| failed(&error))?;
+    let (runtime, exit, stop_signal) = (inner.runtime.clone(), process.exit, stop_signal(image));
+    Ok(Begun { place, runtime, env, exit, endpoints, stop_signal, prepared: true, image: image.clone() })
+}
+
+/// What the program writes goes to its log.
+fn output(logs: &Logs, run: &str) -> std::io::Result<Stdio> {
+    let (stdout, stderr) = logs.begin(&log(run))?;
+    Ok(Stdio { stdin: None, stdout: Some(stdout), stderr: Some(stderr), ..Stdio::default() })
+}
+
+fn no_network(error: &network::Error) -> Failure {
+    let exhausted = matches!(error, network::Error::Exhausted(_));
+    Failure::new(if exhausted { Reason::NoPort } else { Reason::StartFailed }, error.to_string())
+}
+
+async fn from_nothing(
+    inner: &Inner,
+    run: &str,
+    wanted: &Wanted,
+    image: Arc<Loaded>,
+) -> Result<Begun, Failure> {
+    let place = inner.place(run).map_err(|error| Failure::new(Reason::Invalid, error.to_string()))?;
+    // Before anything is made: this cannot fail later.
+    let spec = describe::describe(wanted, &place, &image, &inner.options)
+        .map_err(|message| Failure::new(Reason::Invalid, message))?;
+    let attaching = inner.parts.network.attach(&place.sandbox, wanted.who.clone(), &wanted.ports);
+    // The disk is busy while the spawner is.
+    let (attached, stdio) = tokio::join!(attaching, lay_out(inner, run, wanted, &place, &spec));
+    let env = spec.env.clone();
+    let ran = async {
+        let attached = attached.map_err(|error| no_network(&error))?;
+        let exit = execute(inner, wanted, &place, &attached, spec, stdio?).await?;
+        Ok((attached, exit))
+    };
+    match ran.await {
+        Ok((attached, exit)) => Ok(Begun {
+            place,
+            runtime: inner.runtime.clone(),
+            env,
+            exit,
+            endpoints: attached.endpoints,
+            stop_signal: stop_signal(&image),
+            prepared: false,
+            image,
+        }),
+        Err(failure) => {
+            remove(inner, &place).await;
+            Err(failure)
+        }
+    }
+}
+
+pub(crate) fn stop_signal(image: &Loaded) -> i32 {
+    signals::number(&image.image.config.stop_signal).unwrap_or(signals::TERM)
+}
+
+/// What a run has on the disk before it starts.
+async fn lay_out(
+    inner: &Inner,
+    run: &str,
+    wanted: &Wanted,
+    place: &Place,
+    spec: &ContainerSpec,
+) -> Result<Stdio, Failure> {
+    let (logs, run, place) = (inner.logs.clone(), run.to_owned(), place.clone());
+    let (files, user) = (wanted.files.clone(), spec.user.clone());
+    blocking(move || {
+        place::make(&place, &files, &user)?;
+        output(&logs, &run)
+    })
+    .await
+}
+
+/// The program, in a sandbox that is there.
+async fn execute(
+    inner: &Inner,
+    wanted: &Wanted,
+    place: &Place,
+    attached: &Attached,
+    spec: ContainerSpec,
+    stdio: Stdio,
+) -> Result<oneshot::Receiver<Exit>, Failure> {
+    // Here and not where blocking does no harm: three files of a line or two are written sooner than a thread is woken.
+    place::write_names(place, &wanted.who, attached).map_err(|error| no_directory(&error))?;
+    let started = inner.runtime.start(spec, stdio).await;
+    started.map(|process| process.exit).map_err(|error| failed(&error))
+}
+
+/// What cannot be executed will not be elsewhere either.
+pub(crate) fn failed(error: &Error) -> Failure {
+    let reason = if matches!(error, Error::Invalid(_)) { Reason::Invalid } else { Reason::StartFailed };
+    Failure::new(reason, error.to_string())
+}
+
+/// Runs what blocks on the disk; a panic there is an error here.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    done.map_err(|error| no_directory(&error))
+}
+
+fn no_directory(error: &std::io::Error) -> Failure {
+    Failure::new(Reason::StartFailed, format!("cannot prepare its directory: {error}"))
+}
+
+/// Kills what still runs and gives back all that was made. Comes back when that is so: nobody may be told that a run
+/// is over while a part of it is there.
+pub(crate) async fn remove(inner: &Inner, place: &Place) {
+    inner.parts.network.detach(&place.sandbox);
+    insist(place, || inner.runtime.remove(&place.container)).await;
+    insist(place, || inner.parts.spawner.remove(&place.sandbox)).await;
+    let directory = place.directory.clone();
+    // The log of a run is read until nobody wants to know of it any more.
+    let parts = ["etc", "tmp", "files", "scratch"].map(|part| directory.join(part));
+    let removed = blocking(move || {
+        parts.iter().try_for_each(|part| place::remove(part))?;
+        // Only where there is no log.
+        let _kept = std::fs::remove_dir(directory);
+        Ok(())
+    });
+    let removed = removed.await;
+    if let Err(failure) = removed {
+        tracing::warn!(sandbox = %place.sandbox, "what it wrote stays until the next start: {}", failure.message);
+    }
+}
+
+async fn insist<'a>(place: &Place, mut work: impl FnMut() -> agentcube_runtime::Answer<'a, ()>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match work().await {
+            // With the spawner, everything has ended.
+            Ok(()) | Err(Error::SpawnerGone) => return,
+            Err(error) => tracing::warn!(sandbox = %place.sandbox, "it could not be removed yet: {error}"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+impl Inner {
+    /// Where a run, or a sandbox that waits for one, has its things.
+    pub(crate) fn place(&self, id: &str) -> Result<Place, Error> {
+        // Agents of one node share its spawner, so that the names of what is theirs alone would meet.
+        let sandbox = SandboxId::new(format!("sb-{id}"))?;
+        let container = ContainerId::new(format!("sb-{id}"))?;
+        Ok(Place { sandbox, container, directory: self.directory.join(id) })
+    }
+}

@@ -1,0 +1,103 @@
+//! What sandboxes leave in the kernel: processes, cgroups, mounts, descriptors of the spawner. Looks only.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// How deep the cgroups of a machine are searched.
+const DEPTH: usize = 6;
+
+#[derive(Debug)]
+pub(crate) struct Traces {
+    processes: BTreeSet<u32>,
+    cgroups: BTreeSet<PathBuf>,
+    mounts: usize,
+    descriptors: usize,
+}
+
+impl Traces {
+    pub(crate) fn of(node: &str) -> Result<Self> {
+        let spawner = spawner()?;
+        let mut cgroups = BTreeSet::new();
+        find(Path::new("/sys/fs/cgroup"), node, DEPTH, false, &mut cgroups);
+        Ok(Self {
+            processes: processes(node)?,
+            cgroups,
+            mounts: fs::read_to_string(format!("/proc/{spawner}/mountinfo"))?.lines().count(),
+            descriptors: fs::read_dir(format!("/proc/{spawner}/fd"))?.count(),
+        })
+    }
+
+    /// Processes beside the spawner.
+    pub(crate) fn processes(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Processes that were not there before.
+    pub(crate) fn since(&self, before: &Self) -> Vec<u32> {
+        self.processes.difference(&before.processes).copied().collect()
+    }
+
+    pub(crate) fn compare(&self, before: &Self) -> Result<()> {
+        let Self { processes, cgroups, mounts, descriptors } = self;
+        ensure!(processes == &before.processes, "processes are left: {processes:?}");
+        ensure!(cgroups == &before.cgroups, "cgroups are left: {cgroups:#?}");
+        ensure!(*mounts == before.mounts, "{mounts} mounts instead of {}", before.mounts);
+        ensure!(
+            *descriptors == before.descriptors,
+            "{descriptors} descriptors instead of {}",
+            before.descriptors
+        );
+        Ok(())
+    }
+}
+
+/// The spawner is the one child of this process.
+fn spawner() -> Result<u32> {
+    let own = std::process::id().to_string();
+    for pid in numbers()? {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if parent.is_some_and(|parent| parent.trim() == own) && words.ends_with(b"__spawner\0") {
+            return Ok(pid);
+        }
+    }
+    anyhow::bail!("the spawner does not run")
+}
+
+/// Whatever runs in cgroups of the node.
+fn processes(node: &str) -> Result<BTreeSet<u32>> {
+    let inside = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| groups.contains(node))
+    };
+    let lives = |pid: &u32| {
+        // What is dead and not yet reaped holds nothing.
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        !status.contains("State:\tZ")
+    };
+    Ok(numbers()?.filter(|pid| inside(pid) && lives(pid)).collect())
+}
+
+fn numbers() -> Result<impl Iterator<Item = u32>> {
+    let entries = fs::read_dir("/proc").context("/proc is there")?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+}
+
+fn find(directory: &Path, node: &str, depth: usize, inside: bool, found: &mut BTreeSet<PathBuf>) {
+    if depth == 0 {
+        return;
+    }
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let inside = inside || entry.file_name().to_string_lossy().contains(node);
+        if inside {
+            found.insert(entry.path());
+        }
+        find(&entry.path(), node, depth - 1, inside, found);
+    }
+}

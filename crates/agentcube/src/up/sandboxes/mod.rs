@@ -1,0 +1,83 @@
+//! The fast path of `up`: agents that are members of this process, the controllers of Sandbox and SandboxPool, and gRPC
+//! at the API server's own socket.
+
+mod grpc;
+mod members;
+mod network;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentcube_apiserver::hooks;
+use agentcube_node::network::Network;
+use agentcube_operator::metrics::Registry;
+use agentcube_runtime::Handlers;
+use agentcube_runtime::image::Store;
+use agentcube_runtime::spawner::Handle;
+use agentcube_runtime::spec::Mount;
+use agentcube_sandbox::{Controllers, OneToken, Options, Timing};
+use kube::Client;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use members::Members;
+
+/// What members run sandboxes with.
+pub(super) struct Machine {
+    pub(super) spawner: Handle,
+    pub(super) handlers: Handlers,
+    pub(super) images: Store,
+    pub(super) network: Network,
+    /// A directory of the agents alone.
+    pub(super) data: PathBuf,
+    /// Mounted into every sandbox of the image `host`.
+    pub(super) host_mounts: Vec<Mount>,
+    pub(super) node: String,
+}
+
+/// The fast path, running.
+pub(super) struct Sandboxes {
+    members: Arc<Members>,
+    service: Arc<dyn hooks::Grpc>,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl Sandboxes {
+    /// Starts; comes back when sandboxes can be made.
+    pub(super) async fn start(
+        client: Client,
+        machine: Machine,
+        token: &str,
+        metrics: &Registry,
+    ) -> Sandboxes {
+        let members = Arc::new(Members::new(machine));
+        // The server ends with this process, so nothing that was sent to it takes effect later than its answer.
+        let timing = Timing { late: Duration::ZERO, ..Timing::default() };
+        // Members are there at once: a create that finds no room waits for another one.
+        let options = Options { timing, wait_for_agent: Duration::from_secs(5), ..Options::default() };
+        let access = Arc::new(OneToken::new(token));
+        let controllers = Controllers::new(client, members.clone(), access, options, metrics);
+        let service = Arc::new(grpc::Served(controllers.fastpath()));
+        let ready = controllers.ready();
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(controllers.run(stop.clone()));
+        ready.await;
+        Sandboxes { members, service, stop, running }
+    }
+
+    /// Answers what comes to the API server as gRPC.
+    pub(super) fn service(&self) -> Arc<dyn hooks::Grpc> {
+        self.service.clone()
+    }
+
+    /// Stops the controllers, then what runs.
+    pub(super) async fn stop(self) {
+        self.stop.cancel();
+        if let Err(error) = self.running.await {
+            tracing::error!(%error, "the controllers of sandboxes did not end well");
+        }
+        self.members.shutdown().await;
+    }
+}
