@@ -21,6 +21,13 @@ pub(crate) fn runtime(settings: &Settings, json: bool, enforce: bool) -> Result<
     run(settings, Bench { name: "bench-runtime", features: &[], program: None }, json, enforce)
 }
 
+/// Sandboxes by the fast path against objects, `runc`, `crun` and `ctr`, where the machine has them.
+pub(crate) fn fastpath(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
+    small_program(settings)?;
+    let program = Some(agentcube(settings)?);
+    run(settings, Bench { name: "bench-fastpath", features: &["fastpath"], program }, json, enforce)
+}
+
 /// `agentcube up`: its start, and what it costs when idle.
 pub(crate) fn up(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
     let program = Some(agentcube(settings)?);

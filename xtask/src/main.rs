@@ -46,7 +46,7 @@ enum Command {
     /// Measures, always against a peer in the same run
     Bench {
         /// What to measure
-        #[arg(value_parser = ["apiserver", "runtime", "up", "reserve", "router", "tasks"])]
+        #[arg(value_parser = ["apiserver", "runtime", "fastpath", "up", "reserve", "router", "tasks"])]
         what: String,
         /// Prints JSON instead of a table
         #[arg(long)]
@@ -122,6 +122,7 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
         Command::Test { suite, .. } => suites::run(settings, suite.as_deref()),
         Command::Bench { what, json, enforce } => match what.as_str() {
             "runtime" => bench::runtime(settings, json, enforce),
+            "fastpath" => bench::fastpath(settings, json, enforce),
             "up" => bench::up(settings, json, enforce),
             "reserve" => bench::reserve(settings, json, enforce),
             "router" => bench::router(settings, json, enforce),

@@ -18,6 +18,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// No single answer may take longer than this.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
@@ -190,11 +191,27 @@ impl HttpClient {
         Ok(built)
     }
 
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>> {
+    /// What requests present to the server.
+    pub fn authorization(&self) -> &HeaderValue {
+        &self.inner.authorization
+    }
+
+    /// A connection of its own that speaks this protocol (`h2`).
+    pub async fn connect_as(&self, protocol: &[u8]) -> Result<TlsStream<TcpStream>> {
+        let mut config = self.inner.tls.config().as_ref().clone();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        self.handshake(&TlsConnector::from(Arc::new(config))).await
+    }
+
+    async fn handshake(&self, tls: &TlsConnector) -> Result<TlsStream<TcpStream>> {
         let tcp = TcpStream::connect(self.inner.addr).await.context("cannot connect")?;
         tcp.set_nodelay(true)?;
         let name = ServerName::IpAddress(self.inner.addr.ip().into());
-        let tls = self.inner.tls.connect(name, tcp).await.context("TLS handshake")?;
+        tls.connect(name, tcp).await.context("TLS handshake")
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>> {
+        let tls = self.handshake(&self.inner.tls).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(tls)).await?;
         tokio::spawn(connection);
         Ok(sender)

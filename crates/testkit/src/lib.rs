@@ -4,12 +4,16 @@
 //! Nothing here reads the environment or decides what a server should answer: the real one does.
 
 pub mod cluster;
+pub mod containers;
 pub mod difference;
 pub mod envoy;
+#[cfg(feature = "fastpath")]
+pub mod fastpath;
 #[cfg(feature = "router")]
 pub mod gateway;
 pub mod golden;
 pub mod http_client;
+pub mod image;
 pub mod mask;
 pub mod openapi;
 pub mod suite;

@@ -2,6 +2,7 @@
 //! HTTP, and ends when whoever asked hangs up. Small, so that the runtime is measured and not the program: nothing but
 //! the standard library may be used here.
 
+#[allow(unreachable_pub, reason = "the same file is a public module of the library")]
 mod words;
 
 use std::io::{Read, Write};
@@ -11,10 +12,14 @@ use std::process::ExitCode;
 
 use words::{ANSWER, LISTENING, PORT, RUNNING};
 
-/// On a socket of the name given, or on [`PORT`].
+/// Told so, it goes on after the first who asks.
+const STAY: &str = "stay";
+
+/// On a socket of the name given, or on [`PORT`]; with `stay`, there until somebody ends it.
 fn main() -> ExitCode {
     let served = match std::env::args().nth(1) {
         None => answer_tcp(),
+        Some(stay) if stay == STAY => stay_at_tcp(),
         Some(path) => answer_unix(&path),
     };
     match served {
@@ -37,6 +42,14 @@ fn answer_tcp() -> std::io::Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", PORT))?;
     say(LISTENING)?;
     answer(listener.accept()?.0)
+}
+
+/// Whoever only looks whether it listens is not the one whom it answers.
+fn stay_at_tcp() -> std::io::Result<()> {
+    let listener = TcpListener::bind(("0.0.0.0", PORT))?;
+    loop {
+        answer(listener.accept()?.0)?;
+    }
 }
 
 fn answer_unix(path: &str) -> std::io::Result<()> {

@@ -1,7 +1,7 @@
 //! What the measured program says, for both sides.
 
-pub(crate) const RUNNING: u8 = b'r';
-pub(crate) const LISTENING: u8 = b'l';
-pub(crate) const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n";
+pub const RUNNING: u8 = b'r';
+pub const LISTENING: u8 = b'l';
+pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n";
 /// Where it listens in a network of its own.
-pub(crate) const PORT: u16 = 8080;
+pub const PORT: u16 = 8080;

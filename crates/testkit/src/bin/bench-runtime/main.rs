@@ -2,24 +2,21 @@
 //! `crun run`: `bench-runtime [--json] [--enforce] [--only=NAME]`. All run the same program, `bench-program` beside this
 //! one, in the same root file system; the floor is the program without a container.
 
-mod bundle;
 mod native;
-mod oci;
 mod plain;
 mod report;
-#[path = "../bench-program/words.rs"]
-mod words;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use agentcube_runtime::spawner;
+use agentcube_testkit::containers::bundle::RootFs;
+use agentcube_testkit::containers::oci::{self, Oci};
+use agentcube_testkit::containers::times::Times;
 use anyhow::{Context, Result};
 use futures_util::future::try_join_all;
 
-use bundle::RootFs;
 use native::Native;
-use oci::Oci;
 use plain::Plain;
 
 const ONE_AT_A_TIME: usize = 120;
@@ -27,15 +24,6 @@ const AT_ONCE: usize = 50;
 const BATCHES: usize = 5;
 /// In which a spawner makes sandboxes ready again, as between the Pods of a node that is not busy.
 const REST: Duration = Duration::from_millis(300);
-
-/// The times of one container.
-#[derive(Clone, Copy)]
-pub(crate) struct Times {
-    /// From asking for it to its program's first output.
-    pub(crate) running: Duration,
-    /// From asking for it to the end of its first HTTP answer.
-    pub(crate) answering: Duration,
-}
 
 /// What was measured of one runtime.
 pub(crate) struct Measured {
@@ -171,27 +159,4 @@ async fn compare(mut peers: Vec<Peer>) -> Result<Vec<Measured>> {
         }
     }
     Ok(measured)
-}
-
-/// Waits for the program's two words, then asks; `connect` is the way to it.
-pub(crate) async fn time<S>(
-    begun: Instant,
-    output: &mut tokio::net::unix::pipe::Receiver,
-    connect: impl Future<Output = Result<S>>,
-) -> Result<(Times, S)>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
-{
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let word = output.read_u8().await.context("the program did not run")?;
-    anyhow::ensure!(word == words::RUNNING, "the program says {word}");
-    let running = begun.elapsed();
-    let word = output.read_u8().await.context("the program does not listen")?;
-    anyhow::ensure!(word == words::LISTENING, "the program says {word}");
-    let mut stream = connect.await?;
-    stream.write_all(b"GET / HTTP/1.1\r\nhost: bench\r\n\r\n").await?;
-    let mut answer = [0; words::ANSWER.len()];
-    stream.read_exact(&mut answer).await?;
-    anyhow::ensure!(answer == words::ANSWER, "the program answers {answer:?}");
-    Ok((Times { running, answering: begun.elapsed() }, stream))
 }

@@ -12,12 +12,12 @@ use agentcube_runtime::{
     ContainerId, ContainerSpec, Process, Runtime, SandboxId, SandboxSockets, SandboxSpec, Sandboxes, Stdio,
     capabilities, native,
 };
+use agentcube_testkit::containers::bundle::{PROGRAM, RootFs};
+use agentcube_testkit::containers::times::{Times, time};
+use agentcube_testkit::containers::words;
 use anyhow::{Context, Result, anyhow};
 use tokio::net::unix::pipe::Receiver;
 use tokio::net::{TcpSocket, TcpStream};
-
-use crate::bundle::{PROGRAM, RootFs};
-use crate::{Times, time, words};
 
 pub(crate) struct Native {
     pub(crate) name: &'static str,

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use agentcube_testkit::containers::bundle::{self, RootFs};
+use agentcube_testkit::containers::oci::{self, Alive};
+use agentcube_testkit::containers::times::Times;
 use anyhow::Result;
-
-use crate::Times;
-use crate::bundle::{self, RootFs};
-use crate::oci::{self, Alive};
 
 pub(crate) struct Plain {
     program: PathBuf,

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agentcube_testkit::containers::times::Times;
 use agentcube_testkit::target::{self, Target};
 use serde_json::{Value, json};
 
-use crate::{Measured, Times};
+use crate::Measured;
 
 pub(crate) const FLOOR: &str = "plain process";
 pub(crate) const NATIVE: &str = "native";

@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::bundle::{PROGRAM, RootFs};
-use crate::{Times, time};
+use super::bundle::{PROGRAM, RootFs};
+use super::times::{Times, time};
 
 /// Where containers see the directory of their socket. A network namespace of theirs has nothing to reach it by.
 const MEETING: &str = "/run";
 const SOCKET: &str = "/run/socket";
 
-pub(crate) struct Oci {
-    pub(crate) name: String,
+pub struct Oci {
+    pub name: String,
     program: PathBuf,
     /// The configuration that `runc spec` suggests, with our program in it.
     config: Value,
@@ -27,7 +27,7 @@ pub(crate) struct Oci {
 
 impl Oci {
     /// Finds the program on the path; the error says why it cannot be compared with.
-    pub(crate) fn find(name: &str, root: &RootFs) -> Result<Oci> {
+    pub fn find(name: &str, root: &RootFs) -> Result<Oci> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut candidates = std::env::split_paths(&path).map(|directory| directory.join(name));
         let program = candidates.find(|program| program.is_file()).context("not on the PATH")?;
@@ -78,20 +78,20 @@ impl Oci {
         Ok(bundle)
     }
 
-    pub(crate) async fn start(&self, number: usize) -> Result<(Times, Alive)> {
+    pub async fn start(&self, number: usize) -> Result<(Times, Alive)> {
         let bundle = self.bundle(number)?;
         start(self.command(number, &bundle), bundle.join("meeting/socket")).await
     }
 }
 
 /// A process that we have started: a runtime's, with a container in it, or the program itself.
-pub(crate) struct Alive {
+pub struct Alive {
     child: tokio::process::Child,
     connection: UnixStream,
 }
 
 /// Runs a command that ends in the program, which listens on the socket given.
-pub(crate) async fn start(command: Command, socket: PathBuf) -> Result<(Times, Alive)> {
+pub async fn start(command: Command, socket: PathBuf) -> Result<(Times, Alive)> {
     let (output, stdout) = std::io::pipe()?;
     let mut output = Receiver::from_owned_fd(output.into())?;
     let mut command = tokio::process::Command::from(command);
@@ -107,7 +107,7 @@ pub(crate) async fn start(command: Command, socket: PathBuf) -> Result<(Times, A
 
 impl Alive {
     /// Lets the program end, and the runtime clean up after it.
-    pub(crate) async fn end(self) -> Result<()> {
+    pub async fn end(self) -> Result<()> {
         drop(self.connection);
         let ended = self.child.wait_with_output().await?;
         ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));

@@ -11,14 +11,14 @@ use anyhow::{Context, Result, ensure};
 const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
 /// The measured program in the containers.
-pub(crate) const PROGRAM: &str = "/bench";
+pub const PROGRAM: &str = "/bench";
 
-pub(crate) struct RootFs {
+pub struct RootFs {
     directory: tempfile::TempDir,
 }
 
 impl RootFs {
-    pub(crate) fn make() -> Result<RootFs> {
+    pub fn make() -> Result<RootFs> {
         let directory = tempfile::Builder::new().prefix("bench-").tempdir()?;
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755))?;
         let root = RootFs { directory };
@@ -37,12 +37,12 @@ impl RootFs {
         Ok(root)
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.directory.path().join("root")
     }
 
     /// A directory beside the root.
-    pub(crate) fn beside(&self, name: &str) -> Result<PathBuf> {
+    pub fn beside(&self, name: &str) -> Result<PathBuf> {
         let path = self.directory.path().join(name);
         std::fs::create_dir_all(&path)?;
         Ok(path)
@@ -68,7 +68,7 @@ impl RootFs {
 }
 
 /// The measured program on the machine.
-pub(crate) fn program() -> Result<PathBuf> {
+pub fn program() -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("bench-program");
     ensure!(program.exists(), "{} is missing: build it with `cargo xtask bench runtime`", program.display());
     Ok(program)

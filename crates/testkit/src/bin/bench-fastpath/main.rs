@@ -1,0 +1,179 @@
+//! Measures how long a sandbox takes from being asked for to answering, on `agentcube up`: by the fast path, prepared
+//! and not, and by an object that is watched; against `runc run`, `crun run` and `ctr run`:
+//! `bench-fastpath AGENTCUBE_PROGRAM [--json] [--enforce] [--only=NAME]`. All run the same program, `bench-program` beside
+//! this one. A sandbox answers when its port has taken a connection; a container of the others, when it has answered
+//! over HTTP.
+
+mod containerd;
+mod pool;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agentcube_protos::session::Timings;
+use agentcube_testkit::cluster::up::Place;
+use agentcube_testkit::containers::bundle::{self, RootFs};
+use agentcube_testkit::containers::oci::{self, Oci};
+use agentcube_testkit::containers::times;
+use agentcube_testkit::suite::Options;
+use anyhow::{Context, Result};
+use futures_util::future::try_join_all;
+
+use containerd::Containerd;
+use pool::{Pool, Way};
+
+const ONE_AT_A_TIME: usize = 60;
+const AT_ONCE: usize = 50;
+const BATCHES: usize = 5;
+/// In which what the last round left is cleared away, as on a machine that is not busy.
+const REST: Duration = Duration::from_millis(300);
+/// The runtimes of the machine that agents may use.
+const OTHER_RUNTIMES: [&str; 2] = ["runc", "crun"];
+
+/// How long one took.
+#[derive(Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) answering: Duration,
+    /// By stage, where there are stages.
+    pub(crate) stages: Option<Timings>,
+}
+
+/// What was measured of one way.
+pub(crate) struct Measured {
+    pub(crate) name: String,
+    pub(crate) one: Vec<Sample>,
+    pub(crate) many: Vec<Sample>,
+}
+
+enum Peer {
+    Pool(Pool),
+    Oci(Oci),
+    Containerd(Containerd),
+}
+
+impl Peer {
+    fn name(&self) -> String {
+        match self {
+            Peer::Pool(pool) => pool.name.clone(),
+            Peer::Oci(oci) => oci.name.clone(),
+            Peer::Containerd(_) => report::CTR.to_owned(),
+        }
+    }
+
+    /// So many at once; those that have answered stay until all have.
+    async fn run(&self, first: usize, count: usize) -> Result<Vec<Sample>> {
+        let numbers = first..first + count;
+        let samples = match self {
+            Peer::Pool(pool) => pool.run(count).await,
+            Peer::Oci(oci) => processes(numbers.map(|number| oci.start(number))).await,
+            Peer::Containerd(ctr) => processes(numbers.map(|number| ctr.start_one(number))).await,
+        };
+        samples.with_context(|| self.name())
+    }
+}
+
+async fn processes(
+    starts: impl Iterator<Item = impl Future<Output = Result<(times::Times, oci::Alive)>>>,
+) -> Result<Vec<Sample>> {
+    let started = try_join_all(starts).await?;
+    let (times, alive): (Vec<times::Times>, Vec<oci::Alive>) = started.into_iter().unzip();
+    try_join_all(alive.into_iter().map(oci::Alive::end)).await?;
+    Ok(times.iter().map(|times| Sample { answering: times.answering, stages: None }).collect())
+}
+
+fn main() -> ExitCode {
+    let options = Options::from_environment();
+    let flag = |name: &str| std::env::args().any(|arg| arg == name);
+    let only = std::env::args().find_map(|arg| Some(arg.strip_prefix("--only=")?.to_owned()));
+    // One thread: what is measured has the others.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let measured =
+        runtime.context("no runtime").and_then(|it| it.block_on(measure(&options, only.as_deref())));
+    match measured {
+        Ok((measured, skipped)) => report::print(&measured, &skipped, flag("--json"), flag("--enforce")),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn measure(options: &Options, only: Option<&str>) -> Result<(Vec<Measured>, Vec<String>)> {
+    let program = PathBuf::from(options.filter.as_ref().context("name the agentcube program")?);
+    let root = RootFs::make()?;
+    let archive = agentcube_testkit::image::archive(
+        pool::IMAGE,
+        &bundle::program()?,
+        bundle::PROGRAM,
+        &root.beside("archive")?,
+    )?;
+    let place = Place::new(&program)?;
+    let up = place.start().await?;
+    pool::import(&place, &archive)?;
+    let mut skipped = Vec::new();
+    let mut peers = pools(&up.http, &mut skipped).await?;
+    peers.extend(others(&root, &archive, &mut skipped));
+    peers.retain(|peer| only.is_none_or(|only| peer.name() == only));
+    let measured = compare(&peers).await?;
+    drop(peers);
+    up.down(&place)?;
+    Ok((measured, skipped))
+}
+
+async fn pools(http: &agentcube_testkit::HttpClient, skipped: &mut Vec<String>) -> Result<Vec<Peer>> {
+    let ways = [
+        (report::FAST, "native", 0, Way::Fast),
+        (report::PREPARED, "native", AT_ONCE, Way::Fast),
+        (report::STRONG, "native", 0, Way::Strong),
+        (report::OBJECT, "native", 0, Way::Object),
+    ];
+    let mut peers = Vec::new();
+    for (name, runtime, prepared, way) in ways {
+        peers.push(Peer::Pool(Pool::make(http, name, runtime, prepared, way).await?));
+    }
+    for runtime in OTHER_RUNTIMES {
+        let pool = Pool::make(http, &format!("fast path, {runtime}"), runtime, 0, Way::Fast).await?;
+        match pool.run(1).await {
+            Ok(_) => peers.push(Peer::Pool(pool)),
+            Err(error) => skipped.push(format!("{}: {error:#}", pool.name)),
+        }
+    }
+    Ok(peers)
+}
+
+fn others(root: &RootFs, archive: &Path, skipped: &mut Vec<String>) -> Vec<Peer> {
+    let mut peers = Vec::new();
+    for name in OTHER_RUNTIMES {
+        match Oci::find(name, root) {
+            Ok(oci) => peers.push(Peer::Oci(oci)),
+            Err(error) => skipped.push(format!("{name} run: {error:#}")),
+        }
+    }
+    match Containerd::start(root, archive) {
+        Ok(containerd) => peers.push(Peer::Containerd(containerd)),
+        Err(error) => skipped.push(format!("{}: {error:#}", report::CTR)),
+    }
+    peers
+}
+
+/// Takes turns, so that whatever else the machine does meets all of them alike.
+async fn compare(peers: &[Peer]) -> Result<Vec<Measured>> {
+    let empty = |peer: &Peer| Measured { name: peer.name(), one: Vec::new(), many: Vec::new() };
+    let mut measured: Vec<Measured> = peers.iter().map(empty).collect();
+    eprintln!("one at a time");
+    for number in 0..ONE_AT_A_TIME {
+        for (peer, measured) in peers.iter().zip(&mut measured) {
+            measured.one.extend(peer.run(number, 1).await?);
+        }
+    }
+    eprintln!("{AT_ONCE} at once");
+    for batch in 0..BATCHES {
+        for (peer, measured) in peers.iter().zip(&mut measured) {
+            tokio::time::sleep(REST).await;
+            measured.many.extend(peer.run(ONE_AT_A_TIME + batch * AT_ONCE, AT_ONCE).await?);
+        }
+    }
+    Ok(measured)
+}

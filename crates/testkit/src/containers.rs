@@ -1,0 +1,8 @@
+//! Containers by other means than ours, for measurements: the program that all of them run, its root file system, and
+//! how long it takes.
+
+pub mod bundle;
+pub mod oci;
+pub mod times;
+#[path = "bin/bench-program/words.rs"]
+pub mod words;
