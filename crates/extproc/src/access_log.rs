@@ -11,16 +11,15 @@ use envoy_types::pb::envoy::service::accesslog::v3::{
 };
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::message::{self, INSTANCE, PICK, SESSION, TASK};
+use crate::mark::Mark;
 use crate::seen;
 use crate::server::Shared;
 
 /// What an entry says of a request that a router picked an instance for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    pub pick: &'a str,
     pub ended: bool,
-    pub at: Option<Place<'a>>,
+    pub mark: Mark<'a>,
 }
 
 /// Whose request it is, and where: enough to take over a pick of another router.
@@ -34,17 +33,18 @@ pub struct Place<'a> {
 }
 
 impl Entry<'_> {
+    /// Whose request it is; none if the mark does not say it rightly.
+    pub fn at(&self) -> Option<Place<'_>> {
+        let (namespace, task) = self.mark.task()?;
+        let (key, instance) = (self.mark.key().ok()?, InstanceId::parse(self.mark.instance)?);
+        Some(Place { namespace, task, key, instance })
+    }
+
     /// Reads an entry; nothing if it says nothing of a pick.
     pub fn read(entry: &HttpAccessLogEntry) -> Option<Entry<'_>> {
         let common = entry.common_properties.as_ref()?;
-        let fields = message::picked_metadata(common.metadata.as_ref()?)?;
-        let said = |name: &str| fields.get(name).and_then(message::string);
-        let at = || {
-            let (namespace, task) = said(TASK)?.split_once('/')?;
-            let key = said(SESSION).map(SessionKey::new).transpose().ok()?;
-            Some(Place { namespace, task, key, instance: InstanceId::parse(said(INSTANCE)?)? })
-        };
-        Some(Entry { pick: said(PICK)?, ended: ended(common)?, at: at() })
+        let mark = Mark::of(common)?;
+        Some(Entry { ended: ended(common)?, mark })
     }
 }
 
@@ -86,8 +86,8 @@ impl AccessLogService for AccessLog {
                 }
             };
             if let Some(LogEntries::HttpLogs(entries)) = message.log_entries {
-                for entry in &entries.log_entry {
-                    if let Some(entry) = Entry::read(entry) {
+                for entry in entries.log_entry {
+                    if let Some(entry) = Entry::read(&entry) {
                         self.0.hear(&entry);
                     }
                     seen::ended(&self.0.observer, &self.0.table, entry);
@@ -105,11 +105,13 @@ mod tests {
     use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
 
     use super::*;
+    use crate::mark::MARK;
+    use crate::message::METADATA;
 
-    fn entry(type_: AccessLogType, pairs: &[(&str, &str)]) -> HttpAccessLogEntry {
-        let value = |text: &str| Value { kind: Some(Kind::StringValue(text.into())) };
-        let fields = pairs.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect();
-        let filter_metadata = HashMap::from([(message::METADATA.to_owned(), Struct { fields })]);
+    fn entry(type_: AccessLogType, mark: &str) -> HttpAccessLogEntry {
+        let value = Value { kind: Some(Kind::StringValue(mark.into())) };
+        let of_balancer = Struct { fields: HashMap::from([(MARK.to_owned(), value)]) };
+        let filter_metadata = HashMap::from([(METADATA.to_owned(), of_balancer)]);
         let common = AccessLogCommon {
             metadata: Some(Metadata { filter_metadata, ..Metadata::default() }),
             access_log_type: type_.into(),
@@ -120,7 +122,6 @@ mod tests {
 
     #[test]
     fn entries_say_whether_a_pick_is_over() {
-        let pairs = [(PICK, "p1"), (TASK, "prod/chat"), (INSTANCE, "chat-0/uid-0"), (SESSION, "u/1")];
         let place = Place {
             namespace: "prod",
             task: "chat",
@@ -133,16 +134,18 @@ mod tests {
             (AccessLogType::DownstreamPeriodic, Some(false)),
             (AccessLogType::UpstreamEnd, None),
         ] {
-            let entry = entry(type_, &pairs);
-            let expected = ended.map(|ended| Entry { pick: "p1", ended, at: Some(place.clone()) });
-            assert_eq!(Entry::read(&entry), expected, "{type_:?}");
+            let entry = entry(type_, "p1\nprod/chat\nchat-0/uid-0\nu/1\nseen");
+            let read = Entry::read(&entry);
+            assert_eq!(read.as_ref().map(|entry| entry.ended), ended, "{type_:?}");
+            let said = read.as_ref().map(|entry| (entry.mark.pick, entry.at()));
+            assert_eq!(said, ended.map(|_| ("p1", Some(place.clone()))), "{type_:?}");
         }
-        let oneshot = entry(AccessLogType::DownstreamEnd, &pairs[..3]);
-        let at = Some(Place { key: None, ..place });
-        assert_eq!(Entry::read(&oneshot), Some(Entry { pick: "p1", ended: true, at }));
-        let nowhere = entry(AccessLogType::DownstreamEnd, &pairs[..2]);
-        assert_eq!(Entry::read(&nowhere), Some(Entry { pick: "p1", ended: true, at: None }));
-        assert_eq!(Entry::read(&entry(AccessLogType::DownstreamEnd, &[])), None);
+        let at = |mark: &str| Entry::read(&entry(AccessLogType::DownstreamEnd, mark))?.at().map(|at| at.key);
+        assert_eq!(at("p1\nprod/chat\nchat-0/uid-0\n\n"), Some(None), "a Oneshot");
+        assert_eq!(at("p1\nprod/chat\nnowhere\n\n"), None);
+        for nothing in ["", "p1", "\nprod/chat\nchat-0/uid-0\n\n"] {
+            assert_eq!(Entry::read(&entry(AccessLogType::DownstreamEnd, nothing)), None, "{nothing:?}");
+        }
         assert_eq!(Entry::read(&HttpAccessLogEntry::default()), None);
     }
 }

@@ -12,6 +12,7 @@ pub mod exchange;
 mod hold;
 pub mod ledger;
 mod listen;
+pub mod mark;
 pub mod message;
 mod processor;
 mod seen;

@@ -7,7 +7,7 @@ use agentcube_instance::provider;
 use agentcube_router::decide::{DESTINATION, Decision, TOKEN};
 use agentcube_router::refusal::Refusal;
 use envoy_types::pb::envoy::config::core::v3::{
-    self as core, HeaderValue as Field, HeaderValueOption, header_value_option::HeaderAppendAction,
+    HeaderValue as Field, HeaderValueOption, header_value_option::HeaderAppendAction,
 };
 use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::{
     ProcessingMode,
@@ -22,17 +22,10 @@ use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 
+use crate::mark::{self, MARK, Mark};
+
 /// The namespace of metadata that Envoy's load balancer and its access log read.
 pub const METADATA: &str = "envoy.lb";
-/// Which pick it was; comes back in the access log.
-pub const PICK: &str = "agentcube-pick";
-/// For whom it was, so that another router can take the request over.
-pub const TASK: &str = "agentcube-task";
-pub const SESSION: &str = "agentcube-session";
-/// What whoever hears of the end is to know of the decision.
-pub const SEEN: &str = "agentcube-seen";
-/// The instance, as `<pod>/<uid>`.
-pub const INSTANCE: &str = "agentcube-instance";
 
 /// The most headers that a request may have.
 const MOST_HEADERS: usize = 512;
@@ -214,15 +207,10 @@ pub fn picked(
     wanted: &provider::Request,
     pick: &str,
 ) -> ProcessingResponse {
-    let mut fields = HashMap::from([
+    let fields = HashMap::from([
         (DESTINATION.as_str().to_owned(), text(decision.endpoint.to_string())),
-        (PICK.to_owned(), text(pick)),
-        (TASK.to_owned(), text(wanted.task.to_string())),
-        (INSTANCE.to_owned(), text(instance.to_string())),
+        (MARK.to_owned(), text(Mark::write(pick, wanted, instance))),
     ]);
-    if let Some(key) = &wanted.key {
-        fields.insert(SESSION.to_owned(), text(key.as_str()));
-    }
     let of_balancer = Value { kind: Some(Kind::StructValue(Struct { fields })) };
     let metadata = Struct { fields: HashMap::from([(METADATA.to_owned(), of_balancer)]) };
     let set: Vec<_> = decision.set.iter().map(|(name, value)| set(name, value)).collect();
@@ -317,20 +305,17 @@ pub fn passed(request: &Request) -> ProcessingResponse {
 }
 
 /// Has this come back with the end of the request.
-pub(crate) fn see(response: &mut ProcessingResponse, seen: String) {
+pub(crate) fn see(response: &mut ProcessingResponse, seen: &str) {
     let fields = response.dynamic_metadata.as_mut().and_then(|metadata| metadata.fields.get_mut(METADATA));
     if let Some(Value { kind: Some(Kind::StructValue(of_balancer)) }) = fields {
-        of_balancer.fields.insert(SEEN.to_owned(), text(seen));
+        mark::see(&mut of_balancer.fields, seen);
     }
-}
-
-/// What the metadata of an access log entry says of a pick.
-pub(crate) fn picked_metadata(metadata: &core::Metadata) -> Option<&HashMap<String, Value>> {
-    metadata.filter_metadata.get(METADATA).map(|of_balancer| &of_balancer.fields)
 }
 
 #[cfg(test)]
 mod tests {
+    use envoy_types::pb::envoy::config::core::v3 as core;
+
     use super::*;
 
     #[test]

@@ -155,7 +155,7 @@ impl Live {
         let mut settled = self.exchange.reserved(outcome, &pick)?;
         if let Some(reserved) = settled.picked {
             tracing::debug!(%pick, instance = %reserved.instance.name, "picked");
-            message::see(&mut settled.response, self.asked.picked(&reserved));
+            message::see(&mut settled.response, &self.asked.picked(&reserved));
             let in_flight = counts.map(|counts| counts.begin());
             let hold = Arc::new(Hold::new(reserved.in_use, in_flight, provider, settled.first));
             self.shared.begin(pick.clone(), hold.clone());

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_instance::SessionKey;
 use agentcube_instance::provider::{Path, Reserved};
 use agentcube_router::observe::{Observer, Outcome, Record, Target, TraceId, Trouble};
 use agentcube_router::route::{Route, Table};
 use envoy_types::pb::envoy::config::core::v3::RequestMethod;
 use envoy_types::pb::envoy::data::accesslog::v3::{
-    AccessLogCommon, AccessLogType, HttpAccessLogEntry, ResponseFlags,
+    AccessLogCommon, AccessLogType, HttpAccessLogEntry, HttpRequestProperties, HttpResponseProperties,
+    ResponseFlags,
 };
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     ProcessingRequest, ProcessingResponse, processing_request, processing_response,
@@ -21,7 +21,8 @@ use http::Method;
 use http::header::HeaderValue;
 use tokio::time::Instant;
 
-use crate::message::{self, DETAILS, SEEN, SESSION, TASK};
+use crate::mark::Mark;
+use crate::message::{self, DETAILS};
 
 /// A request, from its head until it is decided.
 #[derive(Debug)]
@@ -158,23 +159,22 @@ impl<'a> Decided<'a> {
 }
 
 /// Tells of the end of a request, if this is an entry about one.
-pub(crate) fn ended(observer: &Observer, table: &parking_lot::RwLock<Table>, entry: &HttpAccessLogEntry) {
+pub(crate) fn ended(observer: &Observer, table: &parking_lot::RwLock<Table>, mut entry: HttpAccessLogEntry) {
+    let request = entry.request.take().unwrap_or_default();
     let Some(common) = entry.common_properties.as_ref().filter(|common| is_end(common)) else { return };
-    let fields = common.metadata.as_ref().and_then(message::picked_metadata);
-    let said = |name: &str| fields.and_then(|fields| fields.get(name)).and_then(message::string);
+    let mark = Mark::of(common);
     let details =
         entry.response.as_ref().map(|response| &*response.response_code_details).unwrap_or_default();
-    let picked = said(SEEN);
+    let picked = mark.map(|mark| mark.seen);
     // What a router answered without an instance it has told of itself.
     if picked.is_none() && details.starts_with(DETAILS) {
         return;
     }
-    let task =
-        said(TASK).and_then(|task| task.split_once('/')).or_else(|| message::route_task(&common.route_name));
+    let task = mark.and_then(|mark| mark.task()).or_else(|| message::route_task(&common.route_name));
     let route = task.and_then(|(namespace, name)| table.read().task(namespace, name).cloned());
     let decided = Decided::read(picked.unwrap_or_default());
-    let mut record = record(entry, common, route);
-    record.key = said(SESSION).and_then(|key| SessionKey::new(key).ok());
+    let mut record = record(request, entry.response.as_ref(), common, route);
+    record.key = mark.and_then(|mark| mark.key().ok()).flatten();
     (record.path, record.reserving) = (decided.path, decided.took.filter(|_| picked.is_some()));
     record.instance = decided.instance.map(Into::into);
     record.trace = decided.trace.or(record.trace);
@@ -236,8 +236,12 @@ fn judge(
     }
 }
 
-fn record(entry: &HttpAccessLogEntry, common: &AccessLogCommon, route: Option<Arc<Route>>) -> Record {
-    let (request, response) = (entry.request.clone().unwrap_or_default(), entry.response.as_ref());
+fn record(
+    request: HttpRequestProperties,
+    response: Option<&HttpResponseProperties>,
+    common: &AccessLogCommon,
+    route: Option<Arc<Route>>,
+) -> Record {
     let method = RequestMethod::try_from(request.request_method).ok();
     let method = method.and_then(|method| method.as_str_name().parse().ok());
     // Before Envoy cut the Task's prefix off.

@@ -195,19 +195,19 @@ impl Shared {
     /// The access log tells of a request.
     pub(crate) fn hear(&self, entry: &Entry<'_>) {
         if entry.ended {
-            return self.end(entry.pick);
+            return self.end(entry.mark.pick);
         }
-        if !self.ledger.lock().heard(entry.pick, self.start.elapsed())
+        if !self.ledger.lock().heard(entry.mark.pick, self.start.elapsed())
             && let Some(hold) = self.take_over(entry)
         {
-            tracing::debug!(pick = entry.pick, "taken over");
-            self.begin(entry.pick.into(), Arc::new(hold));
+            tracing::debug!(pick = entry.mark.pick, "taken over");
+            self.begin(entry.mark.pick.into(), Arc::new(hold));
         }
     }
 
     /// A hold for a request that another router picked, or this one before it was restarted, or lost sight of.
     fn take_over(&self, entry: &Entry<'_>) -> Option<Hold> {
-        let at = entry.at.as_ref()?;
+        let at = entry.at()?;
         let route = self.table.read().task(at.namespace, at.task)?.clone();
         let in_use = self.provider.take_over(&route.task, at.key.as_ref(), &at.instance)?;
         let in_flight = route.counts.as_ref().map(|counts| counts.begin());

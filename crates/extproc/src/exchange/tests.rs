@@ -132,7 +132,7 @@ fn a_request_gets_its_instance() {
     let metadata = settled.response.dynamic_metadata.unwrap();
     let Some(Kind::StructValue(of_balancer)) = &metadata.fields["envoy.lb"].kind else { panic!("a struct") };
     assert_eq!(of_balancer.fields["x-gateway-destination-endpoint"], text("10.0.0.1:8080"));
-    assert_eq!(of_balancer.fields["agentcube-pick"], text("pick-1"));
+    assert_eq!(of_balancer.fields["agentcube"], text("pick-1\nprod/chat\nchat-0/p1\nu1\n"));
     let Some(Response::RequestHeaders(answer)) = settled.response.response else { panic!("about the head") };
     let mutation = answer.response.unwrap().header_mutation.unwrap();
     for name in ["x-gateway-destination-endpoint", "x_reserved_token"] {
