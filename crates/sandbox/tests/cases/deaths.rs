@@ -52,7 +52,8 @@ struct Acknowledged {
 pub(super) async fn alive<T>(fuse: &Fuse, work: impl Future<Output = T>) -> Result<T, ()> {
     tokio::select! {
         biased;
-        done = work => Ok(done),
+        // Nobody hears what was said by the dead.
+        done = work => if fuse.blown.is_cancelled() { Err(()) } else { Ok(done) },
         () = fuse.blown.cancelled() => Err(()),
     }
 }

@@ -45,12 +45,24 @@ pub(crate) struct Fused {
     file: Arc<Mutex<Option<FileDisk>>>,
     fuse: Fuse,
     trouble: Arc<Trouble>,
+    /// What is done to open it is no effect: nobody waits for it.
+    opened: Arc<AtomicBool>,
 }
 
 impl Fused {
     pub(crate) fn open(path: &Path, fuse: &Fuse, trouble: &Arc<Trouble>) -> Fused {
         let file = FileDisk::open(path).expect("nobody else has the log");
-        Fused { file: Arc::new(Mutex::new(Some(file))), fuse: fuse.clone(), trouble: trouble.clone() }
+        Fused {
+            file: Arc::new(Mutex::new(Some(file))),
+            fuse: fuse.clone(),
+            trouble: trouble.clone(),
+            opened: Arc::default(),
+        }
+    }
+
+    /// From now on writes are effects.
+    pub(crate) fn opened(&self) {
+        self.opened.store(true, Ordering::SeqCst);
     }
 
     /// Whoever is dead has no files.
@@ -65,7 +77,9 @@ impl Fused {
             return Err(dead());
         }
         let done = work(self.file.lock().as_mut().ok_or_else(dead)?)?;
-        self.fuse.spend();
+        if self.opened.load(Ordering::SeqCst) {
+            self.fuse.spend();
+        }
         if self.fuse.blown.is_cancelled() { Err(dead()) } else { Ok(done) }
     }
 }

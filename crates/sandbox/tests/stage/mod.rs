@@ -268,6 +268,7 @@ impl Stage {
         let path = self.log.as_ref().map(|directory| directory.path().join("log"));
         let disk = path.map(|path| disk::Fused::open(&path, fuse, &self.trouble));
         let log = disk.clone().map(|disk| Log::open_on(Box::new(disk)).expect("the log is whole"));
+        disk.iter().for_each(disk::Fused::opened);
         let options = Options { term, timing: timing(), log, ..options };
         let fleet = Arc::new(Reached { agents: self.agents.clone(), fuse: fuse.clone() });
         let (client, metrics) = (fuse.client(&self.client, &self.weather), Metrics::new());
@@ -441,7 +442,7 @@ async fn search<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
         if let Some(found) = look().await {
             return found;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
