@@ -23,6 +23,7 @@ use crate::counts::Counts;
 use crate::fastpath::FastPathService;
 use crate::fleet::Fleet;
 use crate::locks::Locks;
+use crate::log::Log;
 use crate::names::{Name, PoolKey};
 use crate::options::Options;
 use crate::pending::Pending;
@@ -176,6 +177,8 @@ async fn boot(core: Arc<Core>) {
     let _ = tokio::time::timeout_at(core.begun + core.options.timing.dropped, asked).await;
     core.ready.send_replace(true);
     known.into_iter().for_each(|pool| core.pool_queue.add(pool));
+    // What an earlier controller has promised, and did not get to.
+    core.options.log.iter().flat_map(Log::names).for_each(|name| core.queue.add(name));
     while let Some(pool) = changes.next().await {
         core.look_at_places(&pool);
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use kube::ResourceExt;
 use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
 
 /// An object of a namespace, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,14 +34,15 @@ impl fmt::Display for Name {
 pub type PoolKey = Name;
 
 /// An agent. One of the same name may be another: the uid tells.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AgentId {
     pub name: String,
     pub uid: String,
 }
 
 /// One run of a sandbox, never used twice.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct RunId(String);
 
 impl RunId {

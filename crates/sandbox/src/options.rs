@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::log::Log;
+
 /// Whether this process leads at this very moment. Asked before every effect.
 #[derive(Clone)]
 pub struct Leading(Arc<dyn Fn() -> bool + Send + Sync>);
@@ -41,6 +43,9 @@ pub struct Options {
     pub wait_for_agent: Duration,
     pub timing: Timing,
     pub limits: Limits,
+    /// With it, what FAST has acknowledged outlives the controller and the agent. Only this controller's, and those of
+    /// its kind before it: the log does not know what another did meanwhile.
+    pub log: Option<Log>,
     /// Sandboxes that are reconciled at once.
     pub concurrency: usize,
 }
@@ -53,6 +58,7 @@ impl Default for Options {
             wait_for_agent: Duration::ZERO,
             timing: Timing::default(),
             limits: Limits::default(),
+            log: None,
             concurrency: 32,
         }
     }

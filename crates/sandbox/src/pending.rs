@@ -84,7 +84,7 @@ impl Pending {
         }
     }
 
-    fn fate(&self, name: &Name, fate: Fate) {
+    pub(crate) fn fate(&self, name: &Name, fate: Fate) {
         if let Some(create) = self.all.lock().get_mut(name) {
             create.fate = fate;
         }
@@ -212,6 +212,7 @@ impl Core {
         } else {
             self.pending.born(&create.run);
         }
+        self.settle_log(&create.run);
         self.pending.remove(name, &create.run);
         self.queue.add(name.clone());
         Made::Over
@@ -226,9 +227,17 @@ impl Core {
             let claim = object::claim(&create.object);
             core.stop_patiently(&create.agent, &create.run, claim, why).await;
             core.release(&create.agent.pool, &create.run);
+            core.settle_log(&create.run);
             core.pending.remove(&name, &create.run);
             core.queue.add(name);
         });
+    }
+
+    /// The log need not make the object of a run any more. If it is to keep it deleted, it goes on to.
+    pub(crate) fn settle_log(&self, run: &RunId) {
+        if let Some(log) = &self.options.log {
+            log.settle(run);
+        }
     }
 
     /// Stops a run that was given up, in a task of its own; unless the write that gave it up failed, and it is still

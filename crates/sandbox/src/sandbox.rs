@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use tonic::Status;
 
 use crate::core::{ApiError, Core};
+use crate::log::LogError;
 use crate::names::Name;
 use crate::start::Unresolved;
 use plan::Step;
@@ -31,6 +32,8 @@ pub(crate) enum Error {
     Unresolved(#[from] Unresolved),
     #[error("the agent refused: {0}")]
     Refused(String),
+    #[error(transparent)]
+    Log(#[from] LogError),
 }
 
 /// How a step went.

@@ -20,6 +20,7 @@ use super::{answered, of_api};
 use crate::access::Subject;
 use crate::agents::Agent;
 use crate::core::{ApiError, Core, is_deleted};
+use crate::log::{Log, LogError};
 use crate::names::{AgentId, Name, name_for};
 use crate::object;
 use crate::pending::{Create, Fate, allocated_run};
@@ -135,6 +136,10 @@ impl Work {
 
     async fn try_fast(&mut self, without: &mut Vec<AgentId>, reply: &mut Option<Reply>) -> Tried {
         let begun = Instant::now();
+        if let Some(Err(error)) = self.core.options.log.as_ref().map(Log::check) {
+            send(reply, Err(unlogged(&error)));
+            return Tried::Over;
+        }
         let Ok(slot) = self.core.reserve(&self.pool, &self.object.spec.image, without).await else {
             send(reply, Err(self.full()));
             return Tried::Over;
@@ -149,7 +154,11 @@ impl Work {
                 return Tried::Over;
             }
         };
-        match self.core.start(&agent, request).await {
+        // At once: what is started and not logged is adopted, what is logged and not started is settled.
+        let record = request.object.clone();
+        let logging = self.log(&slot, &agent, &record);
+        let (outcome, logged) = tokio::join!(self.core.start(&agent, request), logging);
+        match outcome {
             Outcome::Started(started) => {
                 let create = self.keep(slot, &agent, started.endpoints.clone(), Fate::Kept);
                 let response = self.response(&create, started, allocated);
@@ -157,6 +166,11 @@ impl Work {
                 if self.core.sandboxes.get(&self.name.namespace, &self.name.name).is_some() {
                     self.core.abandon(self.name.clone(), &create, Why::Abandoned);
                     send(reply, Err(self.taken()));
+                    return Tried::Over;
+                }
+                if let Err(error) = logged {
+                    self.core.abandon(self.name.clone(), &create, Why::Abandoned);
+                    send(reply, Err(unlogged(&error)));
                     return Tried::Over;
                 }
                 if send(reply, Ok(response)) {
@@ -167,16 +181,10 @@ impl Work {
                 }
                 Tried::Over
             }
-            Outcome::Refused(refusal) => match refused(&refusal, &self.name) {
-                None => {
-                    without.push(agent.id().clone());
-                    Tried::Again
-                }
-                Some(status) => {
-                    send(reply, Err(status));
-                    Tried::Over
-                }
-            },
+            Outcome::Refused(refusal) => {
+                self.core.settle_log(slot.run());
+                self.refused(&refusal, &agent, without, reply)
+            }
             Outcome::Doubt(status) => {
                 // It may run: nothing else is tried under this name before the agent says that it does not.
                 let create = self.keep(slot, &agent, Vec::new(), Fate::Stopped(Why::Abandoned));
@@ -275,6 +283,33 @@ impl Work {
         }
     }
 
+    /// Promises the object, if there is a log.
+    async fn log(&self, slot: &Slot, agent: &Agent, record: &[u8]) -> Result<(), LogError> {
+        let Some(log) = &self.core.options.log else { return Ok(()) };
+        let incarnation = agent.fence(self.core.options.term).incarnation;
+        log.intent(slot.run(), agent.id(), &incarnation, &self.object, record).await
+    }
+
+    /// The agent did not start it, for certain.
+    fn refused(
+        &self,
+        refusal: &Refusal,
+        agent: &Agent,
+        without: &mut Vec<AgentId>,
+        reply: &mut Option<Reply>,
+    ) -> Tried {
+        match refused(refusal, &self.name) {
+            None => {
+                without.push(agent.id().clone());
+                Tried::Again
+            }
+            Some(status) => {
+                send(reply, Err(status));
+                Tried::Over
+            }
+        }
+    }
+
     /// What the name has. Needs its lock.
     fn known(&self) -> Result<Known, Status> {
         if let Some(create) = self.core.pending.get(&self.name) {
@@ -284,7 +319,14 @@ impl Work {
                 Fate::Stopped(_) => Err(settling("an earlier run of this name is being stopped")),
             };
         }
-        if let Some(object) = self.core.sandboxes.get(&self.name.namespace, &self.name.name) {
+        let object = self.core.sandboxes.get(&self.name.namespace, &self.name.name);
+        // The log speaks for what has no object yet, and for what is to stay deleted.
+        let logged = self.core.options.log.as_ref().and_then(|log| log.of(&self.name));
+        if logged.is_some_and(|open| open.deleted || object.is_none()) {
+            self.core.queue.add(self.name.clone());
+            return Err(settling("an earlier sandbox of this name is still being settled"));
+        }
+        if let Some(object) = object {
             let same = self.is_same(&object) && !is_deleted(&object);
             return if same { Ok(Known::Object) } else { Err(self.taken()) };
         }
@@ -387,6 +429,10 @@ impl Work {
             waited.map_err(|_| Status::deadline_exceeded("it does not run yet"))?;
         }
     }
+}
+
+fn unlogged(error: &LogError) -> Status {
+    retry_after(Code::Unavailable, error.to_string(), Duration::from_secs(1))
 }
 
 fn settling(message: &str) -> Status {

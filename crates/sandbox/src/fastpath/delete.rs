@@ -8,6 +8,7 @@ use agentcube_protos::agent::Why;
 use agentcube_protos::refused::retry_after;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Preconditions};
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::of_api;
@@ -19,7 +20,15 @@ use crate::pending::{Create, Fate, Made, allocated_run};
 pub(super) async fn delete(core: &Arc<Core>, name: &Name) -> Result<(), Status> {
     let _one = core.locks.lock(name).await;
     let pending = core.pending.get(name);
+    let log = core.options.log.as_ref();
+    if log.and_then(|log| log.of(name)).is_some_and(|open| open.deleted) {
+        // That was promised before.
+        return Ok(());
+    }
     match &pending {
+        Some(create) if create.fate == Fate::Kept && log.is_some() => {
+            return delete_logged(core, name, create).await;
+        }
         Some(create) if create.fate != Fate::Kept => return Err(unsettled("it is being stopped")),
         Some(create) if !create.doubt => return delete_unmade(core, name, create).await,
         Some(create) => {
@@ -52,6 +61,34 @@ pub(super) async fn delete(core: &Arc<Core>, name: &Name) -> Result<(), Status> 
             }
         }
         Err(error) => return Err(of_api(error)),
+    }
+    core.queue.add(name.clone());
+    Ok(())
+}
+
+/// That it is deleted is on disk before anybody is told, and lasts whatever comes: an object that was sent, a restart.
+async fn delete_logged(core: &Arc<Core>, name: &Name, create: &Create) -> Result<(), Status> {
+    let Some(log) = &core.options.log else { return Ok(()) };
+    let logged = log.deleted(&create.run).await;
+    logged.map_err(|error| {
+        retry_after(Code::Unavailable, format!("it is not deleted: {error}"), Duration::from_secs(1))
+    })?;
+    if create.doubt {
+        core.pending.keep_name(name, Instant::now() + core.options.timing.late);
+    } else {
+        core.pending.born(&create.run);
+    }
+    core.pending.fate(name, Fate::Stopped(Why::Deleted));
+    let claim = Some(object::claim(&create.object));
+    if core.stop(&create.agent, &create.run, claim, Why::Deleted).await.is_err() {
+        core.abandon(name.clone(), create, Why::Deleted);
+        return Ok(());
+    }
+    core.pending.remove(name, &create.run);
+    // No request to make its object was ever sent, and whoever else had this name was settled before it got it.
+    if !create.doubt && core.agents.runs_of(name).is_empty() {
+        core.pending.grown(&create.run);
+        log.done(&create.run);
     }
     core.queue.add(name.clone());
     Ok(())
@@ -90,7 +127,8 @@ fn unknown(core: &Core, name: &Name) -> Status {
     let agents = core.agents.all();
     let mut here = agents.iter().filter(|agent| agent.pool.namespace == name.namespace && !agent.place.dead);
     let asked = here.all(|agent| agent.is_synced());
-    if !asked || core.begun.elapsed() < core.options.timing.late || core.pending.kept_for(name).is_some() {
+    let logged = core.options.log.as_ref().is_some_and(|log| log.of(name).is_some());
+    if logged || !asked || core.begun.elapsed() < core.options.timing.late || core.pending.kept_for(name).is_some() {
         return unsettled("there is none that is known, but one may still appear");
     }
     Status::not_found(format!("there is no sandbox {}", name.name))

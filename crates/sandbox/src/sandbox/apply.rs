@@ -1,5 +1,7 @@
 //! Carries out one step. Every write is conditional on the version that was planned for; what an agent answers is data.
 
+mod recover;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +36,8 @@ pub(super) async fn apply(core: &Arc<Core>, name: &Name, seen: &Observed, step: 
         (Step::Rest(after), _) => Ok(Done::Rest(after)),
         (Step::Adopt(claimed), _) => hands.adopt(&claimed).await,
         (Step::StopOrphan { agent, run }, _) => hands.stop_orphan(&agent, &run).await,
+        (Step::Recover, _) => hands.recover().await,
+        (Step::Forget { run, proved }, _) => hands.forget(&run, proved).await,
         (Step::Stop { agent, run, why }, _) => {
             let claim = object.map(|object| object::claim(object));
             hands.core.stop(&*hands.agent(&agent)?, &run, claim, why).await?;
@@ -84,7 +88,12 @@ impl Hands<'_> {
             }
             Step::Unfence { agent, run } => self.unfence(&agent, &run).await,
             Step::Delete => self.delete(object).await,
-            Step::Rest(_) | Step::Stop { .. } | Step::Adopt(_) | Step::StopOrphan { .. } => Ok(Done::Step),
+            Step::Rest(_)
+            | Step::Stop { .. }
+            | Step::Adopt(_)
+            | Step::StopOrphan { .. }
+            | Step::Recover
+            | Step::Forget { .. } => Ok(Done::Step),
         }
     }
 
@@ -300,24 +309,9 @@ impl Hands<'_> {
             self.core.stop(&agent, &run, claimed.entry.claim.clone(), Why::Abandoned).await?;
             return Ok(Done::Step);
         };
-        (object.metadata.resource_version, object.metadata.uid, object.status) = (None, None, None);
-        object.metadata.finalizers = Some(vec![labels::SANDBOX_FINALIZER.into()]);
         object::allocate(&mut object, &agent.pool, agent.id(), &claimed.node, &run, true);
-        object.annotations_mut().insert(object::ADOPTED.into(), Timestamp::now().to_string());
-        let api = self.core.api(&self.name.namespace);
-        match self.core.answered(api.create(&PostParams::default(), &object)).await {
-            Ok(object) => {
-                agent.confirm(&run, &object.uid().unwrap_or_default());
-                self.core.counts.adopted.with(&[]).inc();
-                self.core.warn(&object, "Adopted", "made from its agent's record after a restart");
-                self.core.sandboxes.put(object);
-            }
-            Err(error) if error.is_stale() => {
-                if self.core.refresh(self.name).await?.is_none() {
-                    return Err(error.into());
-                }
-            }
-            Err(error) => return Err(error.into()),
+        if let Some(object) = self.make(object, "made from its agent's record after a restart").await? {
+            agent.confirm(&run, &object.uid().unwrap_or_default());
         }
         Ok(Done::Step)
     }
@@ -343,6 +337,7 @@ impl Hands<'_> {
     }
 
     async fn release(&self, object: &Arc<Sandbox>) -> Result<Done, Error> {
+        self.forgotten().await?;
         let pool = pool_of(object);
         for run in allocated_run(object).into_iter().chain(annotated_run(object)) {
             self.core.release(&pool, &run);

@@ -10,7 +10,8 @@ use kube::ResourceExt;
 
 use crate::agents::{Agent, Contact, Run, Seen, name_of};
 use crate::core::{Core, pool_of};
-use crate::names::{AgentId, Name, RunId};
+use crate::log::Open;
+use crate::names::{AgentId, Name, PoolKey, RunId};
 
 /// Everything that a plan goes by.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +39,29 @@ pub(super) struct Observed {
     pub(super) kept_for: Option<Duration>,
     /// How long this controller has been listening.
     pub(super) listening: Duration,
+    /// What the log has still to see to.
+    pub(super) logged: Option<Logged>,
+}
+
+/// An open entry of the log.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Logged {
+    pub(super) agent: AgentId,
+    pub(super) run: RunId,
+    /// It is to stay deleted; otherwise its object is to be made.
+    pub(super) deleted: bool,
+    /// Dead if the agent lives another life than the one that the run was meant for.
+    pub(super) contact: Contact,
+    /// There is such an agent, as far as the fleet knows.
+    pub(super) known: bool,
+    /// A stop of it was sent, and not answered yet.
+    pub(super) condemned: bool,
+    /// Every agent of its pool was asked, or given up.
+    pub(super) open: bool,
+    /// Every agent of its pool was asked.
+    pub(super) all_asked: bool,
+    /// A create of its object may be under way for so long.
+    pub(super) late: Option<Duration>,
 }
 
 /// A run at an agent.
@@ -94,6 +118,7 @@ pub(super) fn observe(core: &Core, name: &Name) -> Observed {
     let mut observed = Observed {
         runs: runs.into_iter().filter(own).map(|run| claimed(core, run)).collect(),
         pending: pending.map(|create| create.run),
+        logged: logged(core, name),
         kept_for: core.pending.kept_for(name),
         listening: core.begun.elapsed(),
         ..Observed::default()
@@ -103,14 +128,40 @@ pub(super) fn observe(core: &Core, name: &Name) -> Observed {
         observed.pool = core.pools.get(&key.namespace, &key.name).is_some();
         observed.open = core.is_open(&key);
         observed.all_heard = core.agents.of(&key).iter().all(|agent| is_heard(core, agent));
-        let asked = |agent: &Arc<Agent>| agent.is_synced() || is_dead(core, agent);
-        observed.all_asked = core.agents.of(&key).iter().all(asked);
+        observed.all_asked = all_asked(core, &key);
         observed.assigned = assigned(core, &object);
         observed.annotated = annotated(core, &object);
         observed.born = is_born(core, name, &observed.annotated);
         observed.object = Some(object);
     }
     observed
+}
+
+fn all_asked(core: &Core, pool: &PoolKey) -> bool {
+    core.agents.of(pool).iter().all(|agent| agent.is_synced() || is_dead(core, agent))
+}
+
+fn logged(core: &Core, name: &Name) -> Option<Logged> {
+    let Open { run, agent, incarnation, deleted, pool, .. } = core.options.log.as_ref()?.of(name)?;
+    let known = core.agents.get(&agent.uid);
+    let contact = match (core.contact(&agent, &run), &known) {
+        (Contact::Heard(_), Some(known)) if known.fence(0).incarnation != incarnation => Contact::Dead,
+        (contact, _) => contact,
+    };
+    let timing = &core.options.timing;
+    let since_boot = timing.late.saturating_sub(core.begun.elapsed());
+    let born = core.pending.is_born(&run) || since_boot.is_zero();
+    Some(Logged {
+        contact,
+        known: known.is_some(),
+        condemned: known.is_some_and(|known| known.is_condemned(&run)),
+        open: core.is_open(&pool),
+        all_asked: all_asked(core, &pool),
+        late: core.pending.kept_for(name).max((!born).then_some(since_boot)),
+        agent,
+        run,
+        deleted,
+    })
 }
 
 fn is_born(core: &Core, name: &Name, annotated: &Annotated) -> bool {

@@ -5,6 +5,7 @@
 //! happens to the object; then the run that status names.
 
 mod annotation;
+mod logged;
 
 use std::time::Duration;
 
@@ -71,6 +72,13 @@ pub(super) enum Step {
         agent: AgentId,
         run: RunId,
     },
+    /// Makes the object that the log has promised.
+    Recover,
+    /// Nothing that the log says of a run matters any more; with `proved`, if the server says that it has no object.
+    Forget {
+        run: RunId,
+        proved: bool,
+    },
     /// Deletes the object: it was made late, after its deletion.
     Delete,
     /// Removes the finalizer.
@@ -82,7 +90,22 @@ fn write(status: Box<SandboxStatus>) -> Step {
 }
 
 pub(super) fn next(seen: &Observed, now: Timestamp, timing: &Timing) -> Step {
-    let Some(object) = seen.object.as_deref() else { return without_object(seen) };
+    let logged = logged::next(seen, timing);
+    let Some(object) = seen.object.as_deref() else {
+        return logged.unwrap_or_else(|| without_object(seen));
+    };
+    match logged {
+        // The object goes its way; what the log waits for is looked at again.
+        Some(Step::Rest(_)) => match with_object(seen, object, now, timing) {
+            Step::Rest(after) => Step::Rest(Some(after.unwrap_or(STANDING).min(STANDING))),
+            step => step,
+        },
+        Some(step) => step,
+        None => with_object(seen, object, now, timing),
+    }
+}
+
+fn with_object(seen: &Observed, object: &Sandbox, now: Timestamp, timing: &Timing) -> Step {
     let plan = Plan { seen, object, now, timing };
     if seen.pending.is_some() && seen.pending != allocated_run(object) {
         // Whoever has that run resolves it first, and has this looked at again.

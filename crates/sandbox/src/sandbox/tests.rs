@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::observe::{Allocated, Annotated, Claimed, Observed};
+use super::observe::{Allocated, Annotated, Claimed, Logged, Observed};
 use super::plan::{Step, next};
 use crate::agents::{Contact, Seen};
 use crate::names::{AgentId, RunId};
@@ -311,6 +311,77 @@ fn another_s_pending_run_is_resolved_first() {
     assert!(matches!(plan(&pending), Step::Rest(Some(_))));
 }
 
+fn logged_at(run: &str, contact: Contact) -> Logged {
+    Logged {
+        agent: agent("a"),
+        run: run.into(),
+        deleted: false,
+        contact,
+        known: true,
+        condemned: false,
+        open: true,
+        all_asked: true,
+        late: None,
+    }
+}
+
+#[test]
+fn what_the_log_has_promised_is_made_or_was_never_told() {
+    let with = |logged: Logged| plan(&Observed { logged: Some(logged), ..Observed::default() });
+    let forget = Step::Forget { run: "x".into(), proved: false };
+    // The life of the agent that it was meant for goes on, without it.
+    assert_eq!(with(logged_at("x", Contact::Heard(Seen::Absent))), forget);
+    assert_eq!(with(logged_at("x", Contact::Heard(Seen::Stopped(Why::Abandoned)))), forget);
+    let condemned = Logged { condemned: true, ..logged_at("x", Contact::Heard(Seen::Absent)) };
+    assert_eq!(with(condemned), Step::Stop { agent: agent("a"), run: "x".into(), why: Why::Abandoned });
+    // It ended with its agent, or nobody hears of it.
+    assert_eq!(with(logged_at("x", Contact::Dead)), Step::Recover);
+    assert_eq!(with(logged_at("x", silent(MINUTE))), Step::Recover);
+    assert_eq!(
+        with(logged_at("x", silent(Duration::from_secs(5)))),
+        Step::Rest(Some(Duration::from_secs(10)))
+    );
+    let unasked = Logged { open: false, ..logged_at("x", Contact::Dead) };
+    assert!(matches!(with(unasked), Step::Rest(Some(_))));
+    // What runs is adopted, and the fast path sees to its own.
+    let order = Entry { object: b"{}".to_vec(), ..entry("x", State::Running) };
+    let runs = vec![claimed(order.clone(), None)];
+    let logged = Some(logged_at("x", heard(order)));
+    let seen_running = Observed { runs, logged: logged.clone(), ..Observed::default() };
+    assert!(matches!(plan(&seen_running), Step::Adopt(_)));
+    let pending = Observed { pending: Some("x".into()), logged: logged.clone(), ..Observed::default() };
+    assert_eq!(plan(&pending), Step::Rest(None));
+    let made = in_phase(object(json!({})), SandboxPhase::Running, Some("x"));
+    assert_eq!(plan(&Observed { logged, ..seen(made, None) }), forget);
+}
+
+#[test]
+fn what_the_log_has_deleted_stays_so_until_nothing_can_come_back() {
+    let entry_of = |contact| Logged { deleted: true, ..logged_at("x", contact) };
+    let with = |logged: Logged| plan(&Observed { logged: Some(logged), ..Observed::default() });
+    let stop = Step::Stop { agent: agent("a"), run: "x".into(), why: Why::Deleted };
+    let over = || entry_of(Contact::Heard(Seen::Stopped(Why::Deleted)));
+    assert_eq!(with(entry_of(Contact::Heard(Seen::Absent))), stop, "a start may be on its way");
+    assert_eq!(with(over()), Step::Forget { run: "x".into(), proved: true });
+    assert_eq!(with(Logged { late: Some(MINUTE), ..over() }), Step::Rest(Some(MINUTE)));
+    assert!(matches!(with(Logged { all_asked: false, ..over() }), Step::Rest(Some(_))));
+    assert!(matches!(with(entry_of(silent(MINUTE))), Step::Rest(Some(_))), "it may be heard of again");
+    let unknown = Logged { known: false, ..entry_of(silent(MINUTE)) };
+    assert_eq!(with(unknown), Step::Forget { run: "x".into(), proved: true });
+    // An order is stopped, not adopted, and a late object goes.
+    let order = Entry { object: b"{}".to_vec(), ..entry("y", State::Running) };
+    let offered = Observed { runs: vec![claimed(order, None)], logged: Some(over()), ..Observed::default() };
+    assert_eq!(plan(&offered), Step::Stop { agent: agent("a"), run: "y".into(), why: Why::Deleted });
+    let late = in_phase(object(json!({})), SandboxPhase::Running, Some("x"));
+    assert_eq!(plan(&Observed { logged: Some(over()), ..seen(late.clone(), None) }), Step::Delete);
+    let pending = Observed { pending: Some("x".into()), logged: Some(over()), ..seen(late, None) };
+    assert_eq!(plan(&pending), Step::Delete);
+    // One that somebody has made since has nothing to do with it.
+    let other = in_phase(object(json!({})), SandboxPhase::Running, Some("z"));
+    let beside = Observed { logged: Some(over()), ..seen(other, Some(at("z", Contact::Heard(Seen::Absent), true))) };
+    assert_eq!(plan(&beside), Step::Forget { run: "x".into(), proved: false });
+}
+
 /// Plays what a step does.
 fn play(seen: &mut Observed, step: &Step, minted: &mut u32) {
     let mut object = (**seen.object.as_ref().expect("an object")).clone();
@@ -334,11 +405,15 @@ fn play(seen: &mut Observed, step: &Step, minted: &mut u32) {
             for at in seen.assigned.iter_mut().filter(|at| at.run == *run) {
                 at.contact = Contact::Heard(Seen::Stopped(*why));
             }
+            for logged in seen.logged.iter_mut().filter(|logged| logged.run == *run) {
+                logged.contact = Contact::Heard(Seen::Stopped(*why));
+            }
         }
         Step::Pause { paused, .. } => change(seen, |entry| entry.paused = *paused),
         Step::Unfence { .. } => change(seen, |entry| entry.fenced = false),
         Step::Delete => object = deleted(object),
-        Step::Rest(_) | Step::Adopt(_) | Step::StopOrphan { .. } => {}
+        Step::Forget { .. } => seen.logged = None,
+        Step::Rest(_) | Step::Adopt(_) | Step::StopOrphan { .. } | Step::Recover => {}
     }
     if *step == Step::Release {
         object.metadata.finalizers = None;
@@ -387,6 +462,7 @@ proptest! {
         (auto, paused, is_deleted) in (any::<bool>(), any::<bool>(), any::<bool>()),
         (reset, expired) in (proptest::option::of(1..3_i64), any::<bool>()),
         (annotated, strays) in (any::<bool>(), 0..3_u32),
+        logged in proptest::option::of((prop_oneof![Just("x"), Just("y")], any::<bool>(), self::contact())),
     ) {
         let mut spec = json!({ "failurePolicy": if auto { "AutoRecreate" } else { "Manual" }, "paused": paused,
             "resetRevision": reset });
@@ -401,6 +477,7 @@ proptest! {
         let stray = |number| claimed(entry(&format!("stray-{number}"), State::Running), None);
         let assigned = at("x", contact.clone(), phase != SandboxPhase::Bound);
         let mut seen = Observed { runs: (0..strays).map(stray).collect(), ..seen(object, Some(assigned)) };
+        seen.logged = logged.map(|(run, deleted, contact)| Logged { deleted, ..logged_at(run, contact) });
         if annotated {
             seen.annotated = Annotated::Corrupt("spoilt".into());
         }

@@ -81,6 +81,8 @@ struct Table {
     lose: u32,
     refuse: Option<Reason>,
     held: bool,
+    /// Starts that were held and are dropped come to nothing.
+    dropped: u32,
     ends: u32,
 }
 
@@ -116,6 +118,14 @@ impl Fake {
     /// Starts wait, or go on.
     pub(crate) fn hold_starts(&self, held: bool) {
         self.table.lock().held = held;
+        self.changed.notify_waiters();
+    }
+
+    /// Starts that wait never arrive; others go on.
+    pub(crate) fn drop_held_starts(&self) {
+        let mut table = self.table.lock();
+        (table.held, table.dropped) = (false, table.dropped + 1);
+        drop(table);
         self.changed.notify_waiters();
     }
 
@@ -401,12 +411,16 @@ impl AgentApi for Fake {
 
     fn start(&self, request: StartRequest) -> Answer<'_, StartResponse> {
         Box::pin(async move {
+            let sent = self.table.lock().dropped;
             loop {
                 let changed = self.changed.notified();
                 if !self.table.lock().held {
                     break;
                 }
                 changed.await;
+            }
+            if self.table.lock().dropped != sent {
+                return Err(Status::unavailable("it never arrived"));
             }
             self.reachable()?;
             let outcome = match self.admit(&request) {

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use agentcube_apiserver::Server;
 use agentcube_protos::agent::{
     ConfigureRequest, ConfigureResponse, ExecRequest, LogsRequest, PauseRequest, PauseResponse, StartRequest,
     StartResponse, StatsRequest, StatsResponse, StopRequest, StopResponse, SyncRequest, SyncResponse,
@@ -12,13 +11,32 @@ use agentcube_protos::agent::{
 use agentcube_protos::link::{AgentApi, Answer, Answers};
 use agentcube_protos::session::{ExecOutput, LogChunk};
 use futures_util::stream::BoxStream;
-use http::Method;
+use http::{Method, StatusCode};
 use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-use tower::Service;
 
 use super::NAMESPACE;
 use super::fake::Fake;
+
+/// How the API server is reached by controllers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    Fair,
+    /// Nothing is served.
+    Down,
+    /// Writes are done, and their answers lost.
+    Losing,
+}
+
+fn unanswered(code: StatusCode) -> http::Response<Body> {
+    let status = serde_json::json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "message": "as the test wants it", "reason": "", "code": code.as_u16() });
+    let mut response = http::Response::new(Body::from(status.to_string().into_bytes()));
+    *response.status_mut() = code;
+    response
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Fuse {
@@ -40,14 +58,19 @@ impl Fuse {
     /// An effect that counts.
     pub(crate) async fn effect<T>(&self, work: impl Future<Output = T>) -> T {
         let answer = self.through(work).await;
-        if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.blown.cancel();
-        }
+        self.spend();
         // Whoever is dead hears nothing.
         if self.blown.is_cancelled() {
             std::future::pending::<()>().await;
         }
         answer
+    }
+
+    /// An effect has happened.
+    pub(crate) fn spend(&self) {
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.blown.cancel();
+        }
     }
 
     /// Something that changes nothing.
@@ -58,16 +81,24 @@ impl Fuse {
         work.await
     }
 
-    /// A client whose writes are effects.
-    pub(crate) fn client(&self, server: &Server) -> Client {
-        let (front, fuse) = (server.front(), self.clone());
-        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-            let (mut front, fuse) = (front.clone(), fuse.clone());
+    /// A client whose writes are effects, in this weather.
+    pub(crate) fn client(&self, client: &Client, weather: &Arc<Mutex<Weather>>) -> Client {
+        let (client, fuse, weather) = (client.clone(), self.clone(), weather.clone());
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (client, fuse, weather) = (client.clone(), fuse.clone(), *weather.lock());
             async move {
+                let writes = request.method() != Method::GET;
+                if weather == Weather::Down {
+                    return Ok(unanswered(StatusCode::SERVICE_UNAVAILABLE));
+                }
                 // Events say what happened, and are no part of it.
-                let counts = request.method() != Method::GET && !request.uri().path().contains("/events");
-                let answering = front.call(request);
-                if counts { fuse.effect(answering).await } else { fuse.through(answering).await }
+                let counts = writes && !request.uri().path().contains("/events");
+                let answering = client.send(request);
+                let answer = if counts { fuse.effect(answering).await } else { fuse.through(answering).await };
+                if weather == Weather::Losing && writes {
+                    return Ok(unanswered(StatusCode::INTERNAL_SERVER_ERROR));
+                }
+                answer
             }
         });
         Client::new(service, NAMESPACE)

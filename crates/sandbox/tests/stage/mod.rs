@@ -1,7 +1,9 @@
-//! A stage for the controllers: an API server in memory, agents in memory, and controllers that can die.
+//! A stage for the controllers: an API server, agents in memory, and controllers that can die.
 
+pub(crate) mod disk;
 pub(crate) mod fake;
 pub(crate) mod fuse;
+pub(crate) mod server;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -14,23 +16,24 @@ use agentcube_protos::fastpath::fast_path_client::FastPathClient;
 use agentcube_protos::fastpath::fast_path_server::FastPathServer;
 use agentcube_protos::fastpath::{CreateRequest, DeleteRequest};
 use agentcube_sandbox::{
-    AgentId, Controllers, FastPathService, Fleet, FleetError, Name, OneToken, Options, Place, PoolKey,
+    AgentId, Controllers, FastPathService, Fleet, FleetError, Log, OneToken, Options, Place, PoolKey,
     Registry, Timing,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, StreamExt};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, ListParams, PostParams};
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::Request;
 
+use disk::Trouble;
 use fake::{Book, Fake};
-use fuse::{Fuse, Fused};
+use fuse::{Fuse, Fused, Weather};
 
 pub(crate) const NAMESPACE: &str = "boxes";
 pub(crate) const POOL: &str = "pool";
@@ -160,9 +163,9 @@ pub(crate) type FastPath = FastPathClient<FastPathServer<FastPathService>>;
 pub(crate) struct Controller {
     pub(crate) fastpath: FastPath,
     pub(crate) registry: Registry,
-    pub(crate) metrics: Metrics,
     shutdown: CancellationToken,
     running: JoinHandle<()>,
+    disk: Option<disk::Fused>,
 }
 
 impl Controller {
@@ -170,6 +173,9 @@ impl Controller {
     pub(crate) async fn crash(self) {
         self.running.abort();
         let _ = self.running.await;
+        if let Some(disk) = self.disk {
+            disk.close();
+        }
     }
 
     /// Ends it in order.
@@ -180,25 +186,52 @@ impl Controller {
 }
 
 pub(crate) struct Stage {
-    pub(crate) server: Server,
+    /// Ends with the stage, if it is its own.
+    _server: Option<Server>,
     pub(crate) client: Client,
     pub(crate) agents: Arc<Agents>,
+    pub(crate) weather: Arc<Mutex<Weather>>,
+    pub(crate) trouble: Arc<Trouble>,
+    /// Where controllers keep their log, if they do.
+    log: Option<tempfile::TempDir>,
     term: Mutex<u64>,
 }
 
 impl Stage {
     /// A server with a pool of so many agents, of four slots each.
     pub(crate) async fn open(agents: u32) -> Stage {
-        let server = Server::builder().memory().embed().await.expect("a server in memory starts");
-        let client = Client::new(server.front(), NAMESPACE);
-        install(&client).await;
-        let stage = Stage { server, client, agents: Agents::new(), term: Mutex::new(0) };
+        let (client, server) = server::open().await;
+        let stage = Stage {
+            _server: server,
+            client,
+            agents: Agents::new(),
+            weather: Arc::new(Mutex::new(Weather::Fair)),
+            trouble: Arc::default(),
+            log: None,
+            term: Mutex::new(0),
+        };
         (0..agents).for_each(|index| stage.agents.add(index));
         stage
             .create_pool(json!({ "capacity": { "poolMin": agents, "poolMax": agents.max(1), "bufferMin": 0 },
             "maxSandboxesPerPod": 4 }))
             .await;
         stage
+    }
+
+    /// Controllers keep a log.
+    pub(crate) fn logging(mut self) -> Stage {
+        self.log = Some(tempfile::tempdir().expect("there is room for a directory"));
+        self
+    }
+
+    /// Bytes of the log.
+    pub(crate) fn log_length(&self) -> u64 {
+        let log = self.log.as_ref().expect("there is a log").path().join("log");
+        std::fs::metadata(log).map_or(0, |file| file.len())
+    }
+
+    pub(crate) fn weather(&self, weather: Weather) {
+        *self.weather.lock() = weather;
     }
 
     pub(crate) async fn create_pool(&self, spec: Value) -> SandboxPool {
@@ -232,16 +265,20 @@ impl Stage {
             *term += 1;
             *term
         };
-        let options = Options { term, timing: timing(), ..options };
+        let path = self.log.as_ref().map(|directory| directory.path().join("log"));
+        let disk = path.map(|path| disk::Fused::open(&path, fuse, &self.trouble));
+        let log = disk.clone().map(|disk| Log::open_on(Box::new(disk)).expect("the log is whole"));
+        disk.iter().for_each(disk::Fused::opened);
+        let options = Options { term, timing: timing(), log, ..options };
         let fleet = Arc::new(Reached { agents: self.agents.clone(), fuse: fuse.clone() });
-        let (client, metrics) = (fuse.client(&self.server), Metrics::new());
+        let (client, metrics) = (fuse.client(&self.client, &self.weather), Metrics::new());
         let controllers =
             Controllers::new(client, fleet, Arc::new(OneToken::new("secret")), options, &metrics);
         let (registry, ready) = (controllers.registry(), controllers.ready());
         let fastpath = FastPathClient::new(controllers.fastpath());
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(controllers.run(shutdown.clone()));
-        (Controller { fastpath, registry, metrics, shutdown, running }, ready)
+        (Controller { fastpath, registry, shutdown, running, disk }, ready)
     }
 
     pub(crate) async fn create(&self, name: &str, spec: Value) -> Sandbox {
@@ -274,21 +311,57 @@ impl Stage {
             .await;
     }
 
+    /// Waits for an Event about a sandbox.
+    pub(crate) async fn until_event(&self, name: &str, reason: &str) -> Event {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let about = |event: &Event| {
+            event.involved_object.name.as_deref() == Some(name) && event.reason.as_deref() == Some(reason)
+        };
+        until(&format!("an Event {reason} about {name}"), async || {
+            api.list(&ListParams::default()).await.unwrap().items.into_iter().find(about)
+        })
+        .await
+    }
+
+    /// Every state of a sandbox from now on, as a client sees it that watches.
+    pub(crate) async fn history(&self, name: &str) -> History {
+        let (api, name) = (self.sandboxes(), name.to_string());
+        let from = api.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+        let parameters = WatchParams::default().fields(&format!("metadata.name={name}"));
+        let mut events = api.watch(&parameters, &from).await.unwrap().boxed();
+        let (states, history) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(Ok(event)) = events.next().await {
+                if let WatchEvent::Added(state) | WatchEvent::Modified(state) = event {
+                    let _ = states.send(state);
+                }
+            }
+        });
+        History(history)
+    }
+
     pub(crate) async fn objects(&self) -> Vec<Sandbox> {
         self.sandboxes().list(&ListParams::default()).await.unwrap().items
     }
 
     /// Waits until objects, agents and the registry say the same, and nothing runs twice or for nobody.
     pub(crate) async fn until_at_rest(&self, controller: &Controller) {
-        until("objects, agents and the registry agree", async || {
+        self.until_at_rest_with(controller, &[SandboxPhase::Running]).await;
+    }
+
+    /// The same with sandboxes in all of these phases.
+    pub(crate) async fn until_at_rest_with(&self, controller: &Controller, phases: &[SandboxPhase]) {
+        let last = Mutex::new(String::new());
+        let look = async || {
             let objects = self.objects().await;
             let settled = objects.iter().all(|object| {
                 let annotated = object.annotations().contains_key(agentcube_api::labels::SANDBOX_ALLOCATION);
                 object.metadata.deletion_timestamp.is_none()
                     && !annotated
-                    && phase(object) == Some(SandboxPhase::Running)
+                    && phase(object).is_some_and(|phase| phases.contains(&phase))
             });
-            let mut named: Vec<String> = objects.iter().filter_map(run_of).collect();
+            let running = objects.iter().filter(|object| phase(object) == Some(SandboxPhase::Running));
+            let mut named: Vec<String> = running.filter_map(run_of).collect();
             named.sort();
             let audit = controller.registry.audit();
             let held: Vec<String> = audit.held.iter().map(ToString::to_string).collect();
@@ -296,10 +369,31 @@ impl Stage {
             let booked = self.agents.book.running();
             let mut booked: Vec<&String> = booked.values().collect();
             booked.sort();
+            *last.lock() = format!("{objects:#?}\nat agents {:?}, held {held:?}", self.agents.runs());
             (agree && booked == named.iter().collect::<Vec<_>>()).then_some(())
-        })
-        .await;
+        };
+        if tokio::time::timeout(LONG, search(look)).await.is_err() {
+            panic!("objects, agents and the registry do not agree: {}", last.lock());
+        }
         self.agents.book.check();
+    }
+}
+
+/// What a watch has told.
+pub(crate) struct History(mpsc::UnboundedReceiver<Sandbox>);
+
+impl History {
+    /// The next state like this; the ones before it are gone.
+    pub(crate) async fn next(&mut self, wanted: impl Fn(&Sandbox) -> bool) -> Sandbox {
+        let look = async {
+            loop {
+                let state = self.0.recv().await.expect("the watch goes on");
+                if wanted(&state) {
+                    return state;
+                }
+            }
+        };
+        tokio::time::timeout(LONG, look).await.expect("it comes to be so")
     }
 }
 
@@ -332,10 +426,6 @@ pub(crate) fn unwanted(name: &str) -> DeleteRequest {
     DeleteRequest { sandbox_id: name.into(), namespace: NAMESPACE.into() }
 }
 
-pub(crate) fn named(name: &str) -> Name {
-    Name::new(NAMESPACE, name)
-}
-
 fn merge(into: &mut Value, more: Value) {
     match (into, more) {
         (Value::Object(into), Value::Object(more)) => {
@@ -352,7 +442,7 @@ async fn search<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
         if let Some(found) = look().await {
             return found;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -361,17 +451,4 @@ pub(crate) async fn until<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -
         Ok(found) => found,
         Err(_) => panic!("waited in vain: {what}"),
     }
-}
-
-async fn install(client: &Client) {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in agentcube_api::crds() {
-        if crd.spec.group == "sandbox.fast.io" {
-            api.create(&PostParams::default(), &crd).await.expect("the server takes it");
-        }
-    }
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    let namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } })).unwrap();
-    let _ = namespaces.create(&PostParams::default(), &namespace).await;
 }

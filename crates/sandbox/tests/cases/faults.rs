@@ -1,30 +1,17 @@
-//! What goes wrong: agents that fall silent, die or lose their answers; a controller that dies after each of its effects;
-//! an API server that does not answer. Afterwards objects, agents and the registry say the same, and nothing ran twice.
+//! What goes wrong: agents that fall silent, die or lose their answers; an API server that does not answer. Afterwards
+//! objects, agents and the registry say the same, and nothing ran twice.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-#[allow(dead_code, reason = "shared with the tests of what goes well, which use other parts of it")]
-mod stage;
-
-use agentcube_api::labels;
 use agentcube_api::sandbox::SandboxPhase;
-use agentcube_apiserver::faults::Plan;
 use agentcube_protos::agent::Reason;
-use agentcube_protos::fastpath::{ConsistencyMode, CreateRequest};
-use agentcube_sandbox::Options;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch};
+use kube::api::DeleteParams;
 use serde_json::json;
-use stage::fuse::Fuse;
-use stage::{Stage, ask, phase, run_of, until, unwanted, wanted};
 use tonic::Code;
 
-fn strong(request: CreateRequest) -> CreateRequest {
-    CreateRequest { consistency_mode: ConsistencyMode::Strong.into(), ..request }
-}
+use crate::stage::fuse::Weather;
+use crate::stage::{NAMESPACE, Stage, ask, phase, run_of, until, unwanted, wanted};
 
-#[tokio::test]
-async fn manual_waits_for_somebody() {
+pub(crate) async fn manual_waits_for_somebody() {
     let stage = Stage::open(2).await;
     let mut controller = stage.start().await;
     stage.create("one", json!({})).await;
@@ -36,7 +23,7 @@ async fn manual_waits_for_somebody() {
     assert_eq!(stage.agents.book.begun(), 1, "nobody decided anything");
     let reset = agentcube_protos::fastpath::UpdateRequest {
         sandbox_id: "one".into(),
-        namespace: stage::NAMESPACE.into(),
+        namespace: NAMESPACE.into(),
         change: Some(agentcube_protos::fastpath::update_request::Change::ResetRevision(1)),
         ..Default::default()
     };
@@ -48,8 +35,7 @@ async fn manual_waits_for_somebody() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn what_is_recreated_runs_elsewhere_and_the_old_run_ends() {
+pub(crate) async fn what_is_recreated_runs_elsewhere_and_the_old_run_ends() {
     let stage = Stage::open(2).await;
     let controller = stage.start().await;
     let spec = json!({ "spec": { "failurePolicy": "AutoRecreate", "recoveryTimeoutSeconds": 0 } });
@@ -69,8 +55,7 @@ async fn what_is_recreated_runs_elsewhere_and_the_old_run_ends() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn heard_again_it_goes_on() {
+pub(crate) async fn heard_again_it_goes_on() {
     let stage = Stage::open(1).await;
     let controller = stage.start().await;
     stage.create("one", json!({ "spec": { "recoveryTimeoutSeconds": 0 } })).await;
@@ -87,8 +72,7 @@ async fn heard_again_it_goes_on() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn every_end_frees_the_slot() {
+pub(crate) async fn every_end_frees_the_slot() {
     let stage = Stage::open(1).await;
     let controller = stage.start().await;
     for (name, reason, wanted) in
@@ -114,8 +98,7 @@ async fn every_end_frees_the_slot() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn a_dead_agent_s_sandboxes_come_back_only_if_asked_to() {
+pub(crate) async fn a_dead_agent_s_sandboxes_come_back_only_if_asked_to() {
     let stage = Stage::open(2).await;
     let controller = stage.start().await;
     stage.create("manual", json!({})).await;
@@ -136,8 +119,7 @@ async fn a_dead_agent_s_sandboxes_come_back_only_if_asked_to() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn a_refusal_tries_the_next_and_doubt_tries_nothing() {
+pub(crate) async fn a_refusal_tries_the_next_and_doubt_tries_nothing() {
     let stage = Stage::open(2).await;
     let mut controller = stage.start().await;
     stage.agents.get(0).refuse(Reason::Full);
@@ -156,8 +138,7 @@ async fn a_refusal_tries_the_next_and_doubt_tries_nothing() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn an_object_whose_start_is_in_doubt_is_started_once() {
+pub(crate) async fn an_object_whose_start_is_in_doubt_is_started_once() {
     let stage = Stage::open(1).await;
     let controller = stage.start().await;
     stage.agents.get(0).lose_answers(2);
@@ -168,14 +149,12 @@ async fn an_object_whose_start_is_in_doubt_is_started_once() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn while_the_api_is_down_fast_creates_go_on_and_objects_follow() {
+pub(crate) async fn while_the_api_is_down_fast_creates_go_on_and_objects_follow() {
     let stage = Stage::open(2).await;
     let mut controller = stage.start().await;
     stage.create("before", json!({})).await;
     stage.until_phase("before", SandboxPhase::Running).await;
-    let faults = stage.server.api().faults();
-    faults.set(Plan { seed: 1, unavailable: 1.0, ..Plan::default() });
+    stage.weather(Weather::Down);
     for number in 0..4 {
         controller.fastpath.create_sandbox(ask(wanted(&format!("down-{number}")))).await.unwrap();
     }
@@ -184,7 +163,7 @@ async fn while_the_api_is_down_fast_creates_go_on_and_objects_follow() {
     for name in ["before", "down-1", "down-2", "down-3"] {
         assert!(running.contains_key(name), "{name} was reclaimed: {running:?}");
     }
-    faults.clear();
+    stage.weather(Weather::Fair);
     until("objects follow", async || {
         let named =
             stage.objects().await.iter().filter(|object| object.name_any().starts_with("down")).count();
@@ -202,14 +181,13 @@ async fn while_the_api_is_down_fast_creates_go_on_and_objects_follow() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn a_new_controller_makes_the_objects_that_are_missing() {
+pub(crate) async fn a_new_controller_makes_the_objects_that_are_missing() {
     let stage = Stage::open(1).await;
     let mut controller = stage.start().await;
-    stage.server.api().faults().set(Plan { seed: 1, unavailable: 1.0, ..Plan::default() });
+    stage.weather(Weather::Down);
     let created = controller.fastpath.create_sandbox(ask(wanted("one"))).await.unwrap().into_inner();
     controller.crash().await;
-    stage.server.api().faults().clear();
+    stage.weather(Weather::Fair);
     let next = stage.start().await;
     let adopted = stage.until_phase("one", SandboxPhase::Running).await;
     assert_eq!(run_of(&adopted), Some(created.run_id));
@@ -219,123 +197,14 @@ async fn a_new_controller_makes_the_objects_that_are_missing() {
     next.stop().await;
 }
 
-/// What happens to one sandbox, until somebody dies.
-async fn story(
-    stage: &Stage,
-    controller: &mut stage::Controller,
-    fuse: &Fuse,
-    request: CreateRequest,
-) -> Acknowledged {
-    let mut acknowledged = Acknowledged::default();
-    let name = request.name.clone();
-    let created = fuse.effect(controller.fastpath.create_sandbox(ask(request)));
-    if Box::pin(alive(fuse, created)).await.is_err() {
-        return acknowledged;
-    }
-    // Another one by its object, and the first one away again.
-    stage.create("by-object", json!({})).await;
-    if alive(fuse, stage.until_phase("by-object", SandboxPhase::Running)).await.is_err() {
-        return acknowledged;
-    }
-    let deleted = fuse.effect(controller.fastpath.delete_sandbox(ask(unwanted(&name))));
-    acknowledged.deleted = matches!(alive(fuse, deleted).await, Ok(Ok(_)));
-    acknowledged
-}
-
-/// What a client was told.
-#[derive(Debug, Default)]
-struct Acknowledged {
-    deleted: bool,
-}
-
-/// What comes, unless the controller dies first.
-async fn alive<T>(fuse: &Fuse, work: impl Future<Output = T>) -> Result<T, ()> {
-    tokio::select! {
-        biased;
-        done = work => Ok(done),
-        () = fuse.blown.cancelled() => Err(()),
-    }
-}
-
-/// Dies after each effect in turn, until the story has no more; then another controller finds everything.
-async fn dies_after_each_effect(mode: fn(CreateRequest) -> CreateRequest) {
-    for effects in 1.. {
-        let stage = Stage::open(1).await;
-        let fuse = Fuse::after(effects);
-        let (mut controller, ready) = stage.start_with(&fuse, Options::default());
-        let mut told = Acknowledged::default();
-        if alive(&fuse, ready).await.is_ok() {
-            told = Box::pin(story(&stage, &mut controller, &fuse, mode(wanted("one")))).await;
-        }
-        if told.deleted {
-            let _ = alive(&fuse, stage.until_at_rest(&controller)).await;
-        }
-        let survived = !fuse.blown.is_cancelled();
-        controller.crash().await;
-        let next = stage.start().await;
-        stage.until_at_rest(&next).await;
-        let there = stage.objects().await.iter().any(|object| object.name_any() == "one");
-        if told.deleted {
-            assert!(!there, "after {effects} effects: back from the dead");
-        }
-        next.stop().await;
-        if survived {
-            assert!(told.deleted, "the story came to its end");
-            assert!(effects > 8, "the story has more effects than {effects}");
-            return;
-        }
-    }
-}
-
-#[tokio::test]
-async fn fast_after_each_effect() {
-    Box::pin(dies_after_each_effect(|request| request)).await;
-}
-
-#[tokio::test]
-async fn strong_after_each_effect() {
-    Box::pin(dies_after_each_effect(strong)).await;
-}
-
-#[tokio::test]
-async fn an_acknowledged_create_is_not_lost() {
-    for mode in [|request| request, strong] {
-        for effects in 1.. {
-            let stage = Stage::open(1).await;
-            let fuse = Fuse::after(effects);
-            let (mut controller, ready) = stage.start_with(&fuse, Options::default());
-            let mut told = None;
-            if alive(&fuse, ready).await.is_ok() {
-                let created = controller.fastpath.create_sandbox(ask(mode(wanted("one"))));
-                told = alive(&fuse, created).await.ok().map(|created| created.unwrap().into_inner().run_id);
-                let _ = alive(&fuse, stage.until_at_rest(&controller)).await;
-            }
-            let survived = !fuse.blown.is_cancelled();
-            controller.crash().await;
-            let next = stage.start().await;
-            if told.is_some() {
-                let running = stage.until_phase("one", SandboxPhase::Running).await;
-                assert_eq!(run_of(&running), told, "after {effects} effects");
-            }
-            stage.until_at_rest(&next).await;
-            next.stop().await;
-            if survived {
-                break;
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_late_create_does_not_bring_back_what_was_deleted() {
+pub(crate) async fn a_late_create_does_not_bring_back_what_was_deleted() {
     let stage = Stage::open(1).await;
     let mut controller = stage.start().await;
-    let faults = stage.server.api().faults();
     // The object is made, and nobody hears of it.
-    faults.set(Plan { seed: 1, lost_reply: 1.0, ..Plan::default() });
+    stage.weather(Weather::Losing);
     controller.fastpath.create_sandbox(ask(wanted("one"))).await.unwrap();
     let _ = controller.fastpath.delete_sandbox(ask(unwanted("one"))).await;
-    faults.clear();
+    stage.weather(Weather::Fair);
     until("its delete is acknowledged", async || {
         let deleted = controller.fastpath.delete_sandbox(ask(unwanted("one"))).await;
         matches!(deleted.map_err(|status| status.code()), Ok(_) | Err(Code::NotFound)).then_some(())
@@ -347,21 +216,3 @@ async fn a_late_create_does_not_bring_back_what_was_deleted() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn foreign_annotations_and_labels_survive_everything() {
-    let stage = Stage::open(1).await;
-    let controller = stage.start().await;
-    let mine = json!({ "annotations": { "mine": "1" }, "labels": { "mine": "2" }, "finalizers": ["example.com/mine"] });
-    stage.create("one", json!({ "metadata": mine })).await;
-    stage.until_phase("one", SandboxPhase::Running).await;
-    stage.agents.get(0).restart();
-    stage.until_phase("one", SandboxPhase::Lost).await;
-    stage.sandboxes().delete("one", &DeleteParams::default()).await.unwrap();
-    let left = stage.until("one", |now| now.finalizers() == ["example.com/mine"]).await;
-    assert_eq!((left.annotations()["mine"].as_str(), left.labels()["mine"].as_str()), ("1", "2"));
-    let free = json!({ "metadata": { "finalizers": [] } });
-    stage.sandboxes().patch("one", &Default::default(), &Patch::Merge(free)).await.unwrap();
-    stage.until_gone("one").await;
-    assert!(!left.annotations().contains_key(labels::SANDBOX_ALLOCATION));
-    controller.stop().await;
-}

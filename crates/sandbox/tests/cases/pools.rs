@@ -1,10 +1,5 @@
 //! Pools that grow with demand and shrink by empty agents only, and the streams of the fast path.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-#[allow(dead_code, reason = "shared with the tests of what goes wrong, which use more of it")]
-mod stage;
-
 use std::time::Duration;
 
 use agentcube_api::sandbox::SandboxPhase;
@@ -19,22 +14,22 @@ use futures_util::stream;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch};
 use serde_json::json;
-use stage::fuse::Fuse;
-use stage::{NAMESPACE, POOL, Stage, ask, phase, until, unwanted, wanted};
 use tonic::Code;
 
+use crate::stage::fuse::Fuse;
+use crate::stage::{NAMESPACE, POOL, Stage, ask, phase, until, unwanted, wanted};
+
 /// Members are there at once.
-fn members() -> Options {
+pub(super) fn members() -> Options {
     Options { wait_for_agent: Duration::from_secs(30), ..Options::default() }
 }
 
-async fn resize(stage: &Stage, capacity: serde_json::Value) {
+pub(super) async fn resize(stage: &Stage, capacity: serde_json::Value) {
     let patch = Patch::Merge(json!({ "spec": { "capacity": capacity } }));
     stage.pools().patch(POOL, &Default::default(), &patch).await.unwrap();
 }
 
-#[tokio::test]
-async fn a_create_is_refused_only_at_the_most_agents_and_empty_ones_go() {
+pub(crate) async fn a_create_is_refused_only_at_the_most_agents_and_empty_ones_go() {
     let stage = Stage::open(0).await;
     resize(&stage, json!({ "poolMin": 0, "poolMax": 3, "bufferMin": 0, "bufferMax": 0 })).await;
     let (mut controller, ready) = stage.start_with(&Fuse::never(), members());
@@ -82,8 +77,7 @@ fn stay_of(objects: &[agentcube_api::Sandbox], stays: &[String], agent: &str) ->
     there.next().unwrap().name_any()
 }
 
-#[tokio::test]
-async fn objects_that_wait_have_the_pool_grow() {
+pub(crate) async fn objects_that_wait_have_the_pool_grow() {
     let stage = Stage::open(0).await;
     resize(&stage, json!({ "poolMin": 0, "poolMax": 2, "bufferMin": 0 })).await;
     let controller = stage.start().await;
@@ -98,8 +92,7 @@ async fn objects_that_wait_have_the_pool_grow() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn a_sandbox_whose_pool_is_missing_waits_for_it() {
+pub(crate) async fn a_sandbox_whose_pool_is_missing_waits_for_it() {
     let stage = Stage::open(1).await;
     stage.pools().delete(POOL, &DeleteParams::default()).await.unwrap();
     let controller = stage.start().await;
@@ -116,8 +109,7 @@ async fn a_sandbox_whose_pool_is_missing_waits_for_it() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn a_watch_tells_of_every_change_and_ends_with_the_sandbox() {
+pub(crate) async fn a_watch_tells_of_every_change_and_ends_with_the_sandbox() {
     let stage = Stage::open(1).await;
     let mut controller = stage.start().await;
     let get = GetRequest { sandbox_id: "one".into(), namespace: NAMESPACE.into() };
@@ -166,8 +158,7 @@ async fn a_watch_tells_of_every_change_and_ends_with_the_sandbox() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn logs_and_commands_reach_the_run() {
+pub(crate) async fn logs_and_commands_reach_the_run() {
     let stage = Stage::open(1).await;
     let mut controller = stage.start().await;
     let created = controller.fastpath.create_sandbox(ask(wanted("one"))).await.unwrap().into_inner();
@@ -186,8 +177,7 @@ async fn logs_and_commands_reach_the_run() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn a_client_that_does_not_wait_leaves_nothing_behind() {
+pub(crate) async fn a_client_that_does_not_wait_leaves_nothing_behind() {
     let stage = Stage::open(1).await;
     let mut controller = stage.start().await;
     stage.agents.get(0).hold_starts(true);
@@ -203,8 +193,7 @@ async fn a_client_that_does_not_wait_leaves_nothing_behind() {
     controller.stop().await;
 }
 
-#[tokio::test]
-async fn agents_go_with_their_pool_when_they_are_empty() {
+pub(crate) async fn agents_go_with_their_pool_when_they_are_empty() {
     let stage = Stage::open(0).await;
     resize(&stage, json!({ "poolMin": 2, "poolMax": 2 })).await;
     let (mut controller, ready) = stage.start_with(&Fuse::never(), members());

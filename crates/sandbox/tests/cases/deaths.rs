@@ -1,0 +1,161 @@
+//! A controller that dies after each of its effects, alone or with its agent, with and without the log: the next one finds
+//! everything, and what was acknowledged holds.
+
+use agentcube_api::sandbox::SandboxPhase;
+use agentcube_protos::fastpath::{ConsistencyMode, CreateRequest};
+use agentcube_sandbox::Options;
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::stage::fuse::Fuse;
+use crate::stage::{self, Stage, ask, run_of, unwanted, wanted};
+
+pub(super) fn strong(request: CreateRequest) -> CreateRequest {
+    CreateRequest { consistency_mode: ConsistencyMode::Strong.into(), ..request }
+}
+
+/// What happens to one sandbox, until somebody dies.
+async fn story(
+    stage: &Stage,
+    controller: &mut stage::Controller,
+    fuse: &Fuse,
+    request: CreateRequest,
+) -> Acknowledged {
+    let mut told = Acknowledged::default();
+    let name = request.name.clone();
+    let created = fuse.effect(controller.fastpath.create_sandbox(ask(request)));
+    match Box::pin(alive(fuse, created)).await {
+        Ok(created) => told.created = Some(created.unwrap().into_inner().run_id),
+        Err(()) => return told,
+    }
+    // Another one by its object, and the first one away again.
+    stage.create("by-object", json!({})).await;
+    if alive(fuse, stage.until_phase("by-object", SandboxPhase::Running)).await.is_err() {
+        return told;
+    }
+    told.deleting = true;
+    let deleted = fuse.effect(controller.fastpath.delete_sandbox(ask(unwanted(&name))));
+    told.deleted = matches!(alive(fuse, deleted).await, Ok(Ok(_)));
+    told
+}
+
+/// What a client was told.
+#[derive(Debug, Default)]
+struct Acknowledged {
+    created: Option<String>,
+    /// It has asked for the end.
+    deleting: bool,
+    deleted: bool,
+}
+
+/// What comes, unless the controller dies first.
+pub(super) async fn alive<T>(fuse: &Fuse, work: impl Future<Output = T>) -> Result<T, ()> {
+    tokio::select! {
+        biased;
+        // Nobody hears what was said by the dead.
+        done = work => if fuse.blown.is_cancelled() { Err(()) } else { Ok(done) },
+        () = fuse.blown.cancelled() => Err(()),
+    }
+}
+
+/// Who dies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Deaths {
+    Controller,
+    Both,
+}
+
+/// Dies after each effect in turn, until the story has no more; then another controller finds everything.
+async fn dies_after_each_effect(mode: fn(CreateRequest) -> CreateRequest, logs: bool, deaths: Deaths) {
+    for effects in 1.. {
+        let stage = Stage::open(1).await;
+        let stage = if logs { stage.logging() } else { stage };
+        let fuse = Fuse::after(effects);
+        let (mut controller, ready) = stage.start_with(&fuse, Options::default());
+        let mut told = Acknowledged::default();
+        if alive(&fuse, ready).await.is_ok() {
+            told = Box::pin(story(&stage, &mut controller, &fuse, mode(wanted("one")))).await;
+        }
+        if told.deleted {
+            let _ = alive(&fuse, stage.until_at_rest(&controller)).await;
+        }
+        let survived = !fuse.blown.is_cancelled();
+        controller.crash().await;
+        if deaths == Deaths::Both {
+            stage.agents.get(0).restart();
+        }
+        let next = stage.start().await;
+        // Whatever was acknowledged runs, or is lost with its agent.
+        let phases = match deaths {
+            Deaths::Controller => vec![SandboxPhase::Running],
+            Deaths::Both => vec![SandboxPhase::Running, SandboxPhase::Lost],
+        };
+        stage.until_at_rest_with(&next, &phases).await;
+        let objects = stage.objects().await;
+        let there = objects.iter().find(|object| object.name_any() == "one");
+        if told.deleted {
+            assert!(there.is_none(), "after {effects} effects: back from the dead");
+        } else if told.created.is_some() && !told.deleting {
+            assert_eq!(there.and_then(run_of), told.created, "after {effects} effects: lost");
+        }
+        next.stop().await;
+        if survived {
+            assert!(told.deleted, "the story came to its end");
+            assert!(effects > 8, "the story has more effects than {effects}");
+            return;
+        }
+    }
+}
+
+pub(crate) async fn fast_after_each_effect() {
+    Box::pin(dies_after_each_effect(|request| request, false, Deaths::Controller)).await;
+}
+
+pub(crate) async fn fast_after_each_effect_with_the_log() {
+    Box::pin(dies_after_each_effect(|request| request, true, Deaths::Controller)).await;
+}
+
+pub(crate) async fn fast_after_each_effect_of_controller_and_agent_with_the_log() {
+    Box::pin(dies_after_each_effect(|request| request, true, Deaths::Both)).await;
+}
+
+pub(crate) async fn strong_after_each_effect() {
+    Box::pin(dies_after_each_effect(strong, false, Deaths::Controller)).await;
+}
+
+pub(crate) async fn strong_after_each_effect_with_the_log() {
+    Box::pin(dies_after_each_effect(strong, true, Deaths::Controller)).await;
+}
+
+pub(crate) async fn an_acknowledged_create_is_not_lost() {
+    for (mode, logs) in [(plain as fn(_) -> _, false), (plain, true), (strong, false)] {
+        for effects in 1.. {
+            let stage = Stage::open(1).await;
+            let stage = if logs { stage.logging() } else { stage };
+            let fuse = Fuse::after(effects);
+            let (mut controller, ready) = stage.start_with(&fuse, Options::default());
+            let mut told = None;
+            if alive(&fuse, ready).await.is_ok() {
+                let created = controller.fastpath.create_sandbox(ask(mode(wanted("one"))));
+                told = alive(&fuse, created).await.ok().map(|created| created.unwrap().into_inner().run_id);
+                let _ = alive(&fuse, stage.until_at_rest(&controller)).await;
+            }
+            let survived = !fuse.blown.is_cancelled();
+            controller.crash().await;
+            let next = stage.start().await;
+            if told.is_some() {
+                let running = stage.until_phase("one", SandboxPhase::Running).await;
+                assert_eq!(run_of(&running), told, "after {effects} effects");
+            }
+            stage.until_at_rest(&next).await;
+            next.stop().await;
+            if survived {
+                break;
+            }
+        }
+    }
+}
+
+fn plain(request: CreateRequest) -> CreateRequest {
+    request
+}

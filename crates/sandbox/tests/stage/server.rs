@@ -1,0 +1,82 @@
+//! The API server under the stage: the embedded one, fresh for each stage, or one that a kubeconfig names, swept for each.
+
+use std::path::PathBuf;
+
+use agentcube_api::sandbox::{Sandbox, SandboxPool};
+use agentcube_apiserver::Server;
+use k8s_openapi::api::core::v1::{Event, Namespace};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, ResourceExt};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::{NAMESPACE, until};
+
+/// The kubeconfig of the server to be used; the embedded one if there is none.
+static KUBECONFIG: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// From now on stages are set up on this server.
+#[allow(dead_code, reason = "for the suite on kube-apiserver")]
+pub(crate) fn use_server(kubeconfig: PathBuf) {
+    *KUBECONFIG.lock() = Some(kubeconfig);
+}
+
+/// A client, and the server if it is this stage's own.
+pub(super) async fn open() -> (Client, Option<Server>) {
+    let kubeconfig = KUBECONFIG.lock().clone();
+    let Some(path) = kubeconfig else {
+        let server = Server::builder().memory().embed().await.expect("a server in memory starts");
+        let client = Client::new(server.front(), NAMESPACE);
+        install(&client).await;
+        return (client, Some(server));
+    };
+    let kubeconfig = Kubeconfig::read_from(path).expect("there is a kubeconfig");
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let client = Client::try_from(config.expect("it names a server")).expect("it can be reached");
+    install(&client).await;
+    sweep(&client).await;
+    (client, None)
+}
+
+async fn install(client: &Client) {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let definitions = agentcube_api::crds().into_iter().filter(|crd| crd.spec.group == "sandbox.fast.io");
+    for definition in definitions {
+        match api.create(&PostParams::default(), &definition).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 409 => continue,
+            Err(error) => panic!("{error}"),
+        }
+        until("it is established", async || {
+            let now = api.get(&definition.name_any()).await.unwrap();
+            let said = now.status.and_then(|status| status.conditions).unwrap_or_default();
+            said.iter().any(|one| one.type_ == "Established" && one.status == "True").then_some(())
+        })
+        .await;
+    }
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } })).unwrap();
+    let _ = namespaces.create(&PostParams::default(), &namespace).await;
+}
+
+/// Removes what the stage before has left.
+async fn sweep(client: &Client) {
+    let (every, deletion) = (ListParams::default(), DeleteParams::default());
+    let pools: Api<SandboxPool> = Api::namespaced(client.clone(), NAMESPACE);
+    pools.delete_collection(&deletion, &every).await.unwrap();
+    let events: Api<Event> = Api::namespaced(client.clone(), NAMESPACE);
+    events.delete_collection(&deletion, &every).await.unwrap();
+    let sandboxes: Api<Sandbox> = Api::namespaced(client.clone(), NAMESPACE);
+    let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    until("nothing is left of the stage before", async || {
+        let left = sandboxes.list(&every).await.unwrap().items;
+        for object in &left {
+            let _ = sandboxes.delete(&object.name_any(), &deletion).await;
+            let _ = sandboxes.patch(&object.name_any(), &PatchParams::default(), &free).await;
+        }
+        left.is_empty().then_some(())
+    })
+    .await;
+}
