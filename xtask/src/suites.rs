@@ -149,10 +149,10 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "fastpath",
-        about: "sandboxes: agents, controllers, their model, death after every effect; `agentcube sandbox` on `up`",
+        about: "sandboxes: agents, controllers, their model, death after every effect; `agentcube sandbox` on `up`; a short campaign",
         runs: &[
             &["-p", "agentcube-agent", "-p", "agentcube-sandbox"],
-            &["-p", "agentcube-testkit", "--test", "fastpath"],
+            &["-p", "agentcube-testkit", "--test", "fastpath", "--test", "fleet"],
         ],
         needs: &[],
     },
@@ -165,12 +165,20 @@ const SUITES: &[Suite] = &[
 ];
 
 /// What takes too long to be run with all the others.
-const ONLY_BY_NAME: &[Suite] = &[Suite {
-    name: "campaign",
-    about: "24,000 requests of 300 sessions while routers are restarted and instances die (only by its name)",
-    runs: &[&["-p", "agentcube-testkit", "--features", "router", "--test", "campaign", "--", "--whole"]],
-    needs: &[Need::Envoy],
-}];
+const ONLY_BY_NAME: &[Suite] = &[
+    Suite {
+        name: "campaign",
+        about: "24,000 requests of 300 sessions while routers are restarted and instances die (only by its name)",
+        runs: &[&["-p", "agentcube-testkit", "--features", "router", "--test", "campaign", "--", "--whole"]],
+        needs: &[Need::Envoy],
+    },
+    Suite {
+        name: "fleet",
+        about: "10,000 sandboxes while controllers and agents are killed, and 60 s without an API server (only by its name)",
+        runs: &[&["-p", "agentcube-testkit", "--test", "fleet", "--", "--whole"]],
+        needs: &[],
+    },
+];
 
 #[derive(Default)]
 struct Counts {

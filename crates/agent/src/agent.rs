@@ -1,6 +1,6 @@
 //! The agent: the table with all that is needed to perform what it decides. Cheap to clone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,9 +15,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::images::Images;
+use crate::keep::Keep;
 use crate::lease::Lease;
 use crate::prepared::{self, Prepared};
+use crate::record::Record;
 use crate::run::Handle;
+use crate::table::kept::Changed;
 use crate::table::{MOST_CAPACITY, Settings, Table};
 use crate::{Options, Parts, clock, place};
 
@@ -30,6 +33,8 @@ pub enum Error {
     NoRuntime(String),
     #[error("this machine gives no random numbers")]
     NoRandom,
+    #[error(transparent)]
+    Runtime(#[from] agentcube_runtime::Error),
 }
 
 /// An agent, as the controller of the same process or a server of gRPC calls it. What it runs ends when it is shut
@@ -57,6 +62,8 @@ pub(crate) struct Inner {
     /// Something may be due earlier than was thought.
     pub(crate) sooner: Arc<Notify>,
     pub(crate) closing: CancellationToken,
+    /// Where others come after this process.
+    pub(crate) keep: Option<Keep>,
 }
 
 pub(crate) struct State {
@@ -69,44 +76,21 @@ pub(crate) struct State {
 impl Agent {
     /// Begins with nothing, under a new incarnation. To be called in a tokio runtime.
     pub fn new(options: Options, parts: Parts) -> Result<Self, Error> {
-        let runtime =
-            parts.runtime(&options.runtime).ok_or_else(|| Error::NoRuntime(options.runtime.clone()))?;
-        let directory = parts.data.join("runs");
-        let prepare = || {
-            place::remove(&directory)?;
-            std::fs::create_dir_all(&directory)?;
-            directory.canonicalize()
-        };
-        let directory = prepare().map_err(|source| Error::Directory { path: directory.clone(), source })?;
-        let incarnation = incarnation()?;
-        let settings = Settings {
-            uid: options.uid.clone(),
-            incarnation: incarnation.clone(),
-            node: options.node.clone(),
-            capacity: options.capacity.min(MOST_CAPACITY),
-        };
-        let table = Table::new(settings);
-        let inner = Arc::new(Inner {
-            images: Images::new(parts.images.clone()),
-            logs: Logs::new(directory.clone()),
-            version: watch::Sender::new(table.version()),
-            state: Mutex::new(State { table, lease: Lease::new(options.dropped), runs: HashMap::new() }),
-            prepared: Prepared::default(),
-            preparing: Mutex::default(),
-            sooner: Arc::default(),
-            closing: CancellationToken::new(),
-            incarnation,
-            options,
-            parts,
-            runtime,
-            directory,
-        });
-        tokio::spawn(clock::run(Arc::downgrade(&inner), inner.sooner.clone(), inner.closing.clone()));
+        let inner = Inner::new(options, parts, incarnation()?, None)?;
+        inner.clear(&HashSet::new())?;
+        let agent = Self { inner: Arc::new(inner) };
+        agent.begin();
+        Ok(agent)
+    }
+
+    /// From here on time passes.
+    pub(crate) fn begin(&self) {
+        let inner = &self.inner;
+        tokio::spawn(clock::run(Arc::downgrade(inner), inner.sooner.clone(), inner.closing.clone()));
         if let Some(native) = inner.parts.native.clone() {
-            let preparing = prepared::run(Arc::downgrade(&inner), native, inner.closing.clone());
+            let preparing = prepared::run(Arc::downgrade(inner), native, inner.closing.clone());
             *inner.preparing.lock() = Some(tokio::spawn(preparing));
         }
-        Ok(Self { inner })
     }
 
     /// Ends all that runs here, and takes on nothing more. Comes back when nothing is left.
@@ -130,6 +114,36 @@ impl Agent {
     }
 }
 
+impl State {
+    /// Writes down what has changed.
+    fn keep(&mut self, keep: &Keep) {
+        for changed in self.table.changed() {
+            match changed {
+                Changed::Term => keep.term(self.table.term()),
+                Changed::Buried(run) => {
+                    if let Some((number, tombstone)) = self.table.tombstone(&run) {
+                        keep.tombstone(*number, tombstone);
+                    }
+                }
+                Changed::Forgotten(number, run) => keep.no_tombstone(number, &run),
+                Changed::Gone(run) => keep.gone(&run),
+                // What was stopped is not gone on with.
+                Changed::Run(run) if self.table.has(&run) => {}
+                Changed::Run(run) => {
+                    let living = self.runs.get(&run).and_then(|handle| handle.living.get());
+                    // One that has not begun is written down when it does.
+                    let (Some(living), Some(entry)) = (living, self.table.get(&run)) else { continue };
+                    let record = Record::new(&run, entry, &living.made);
+                    match record.exit() {
+                        Some(_) => keep.ended(record),
+                        None => keep.living(&living.place.container, record),
+                    }
+                }
+            }
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         self.closing.cancel();
@@ -137,12 +151,77 @@ impl Drop for Inner {
 }
 
 impl Inner {
+    pub(crate) fn new(
+        options: Options,
+        parts: Parts,
+        incarnation: String,
+        keep: Option<Keep>,
+    ) -> Result<Self, Error> {
+        let runtime =
+            parts.runtime(&options.runtime).ok_or_else(|| Error::NoRuntime(options.runtime.clone()))?;
+        let directory = parts.data.join("runs");
+        let make = || {
+            std::fs::create_dir_all(&directory)?;
+            directory.canonicalize()
+        };
+        let directory = make().map_err(|source| Error::Directory { path: directory.clone(), source })?;
+        let mut table = Table::new(Settings {
+            uid: options.uid.clone(),
+            incarnation: incarnation.clone(),
+            node: options.node.clone(),
+            capacity: options.capacity.min(MOST_CAPACITY),
+        });
+        if keep.is_some() {
+            table.keep();
+        }
+        Ok(Inner {
+            images: Images::new(parts.images.clone()),
+            logs: Logs::new(directory.clone()),
+            version: watch::Sender::new(table.version()),
+            state: Mutex::new(State { table, lease: Lease::new(options.dropped), runs: HashMap::new() }),
+            prepared: Prepared::default(),
+            preparing: Mutex::default(),
+            sooner: Arc::default(),
+            closing: CancellationToken::new(),
+            incarnation,
+            options,
+            parts,
+            runtime,
+            directory,
+            keep,
+        })
+    }
+
+    /// Removes the directories of all runs but these.
+    pub(crate) fn clear(&self, but: &HashSet<String>) -> Result<(), Error> {
+        let clear = || {
+            for entry in std::fs::read_dir(&self.directory)? {
+                let entry = entry?;
+                if entry.file_name().to_str().is_none_or(|name| !but.contains(name)) {
+                    place::remove(&entry.path())?;
+                }
+            }
+            Ok(())
+        };
+        clear().map_err(|source| Error::Directory { path: self.directory.clone(), source })
+    }
+
+    /// Comes back when whoever comes after this process would know all that happened until now.
+    pub(crate) async fn kept(&self) {
+        if let Some(keep) = &self.keep {
+            keep.flushed().await;
+        }
+    }
+
     /// Changes something, and tells whoever waits for news.
     pub(crate) fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         let before = state.table.version();
         let changed = change(&mut state);
         let after = state.table.version();
+        if let Some(keep) = &self.keep {
+            state.keep(keep);
+        }
         if before != after {
             // Under the lock, so that versions are told in order.
             self.version.send_replace(after);
@@ -155,7 +234,7 @@ impl Inner {
     }
 }
 
-fn incarnation() -> Result<String, Error> {
+pub(crate) fn incarnation() -> Result<String, Error> {
     let mut bytes = [0; 16];
     ring::rand::SystemRandom::new().fill(&mut bytes).map_err(|_| Error::NoRandom)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

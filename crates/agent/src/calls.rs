@@ -56,12 +56,17 @@ impl AgentApi for Agent {
     }
 
     fn pause(&self, request: PauseRequest) -> Answer<'_, PauseResponse> {
-        Box::pin(async move { Ok(PauseResponse { refusal: self.inner.pause(request).await.err() }) })
+        Box::pin(async move {
+            let refusal = self.inner.pause(request).await.err();
+            self.inner.kept().await;
+            Ok(PauseResponse { refusal })
+        })
     }
 
     fn configure(&self, request: ConfigureRequest) -> Answer<'_, ConfigureResponse> {
         Box::pin(async move {
             let answer = configure(self, request);
+            self.inner.kept().await;
             Ok(answer.unwrap_or_else(|refusal| ConfigureResponse {
                 refusal: Some(refusal),
                 ..ConfigureResponse::default()
@@ -111,7 +116,10 @@ async fn start(agent: &Agent, request: StartRequest) -> Result<Result<Started, R
     let (handle, task) = match admitted {
         Ok((Some(handle), task)) => (handle, task),
         Ok((None, _)) => return Err(lost()),
-        Err(refusal) => return Ok(Err(refusal)),
+        Err(refusal) => {
+            inner.kept().await;
+            return Ok(Err(refusal));
+        }
     };
     let admit = micros(begun.elapsed());
     if let Some(task) = task {
@@ -131,6 +139,7 @@ async fn start(agent: &Agent, request: StartRequest) -> Result<Result<Started, R
         let waited = tokio::time::timeout(patience, ready.wait_for(|ready| *ready)).await;
         started.ready = matches!(waited, Ok(Ok(_)));
     }
+    inner.kept().await;
     if let Some(timings) = &mut started.timings {
         (timings.admit, timings.ready) = (admit, micros(running.elapsed()));
     }
@@ -148,33 +157,47 @@ fn configure(agent: &Agent, request: ConfigureRequest) -> Result<ConfigureRespon
     let answer = inner.update(|state| {
         state.table.check(request.fence.as_ref())?;
         let draining = state.table.configure(request.capacity, request.drain);
+        if let Some(keep) = &inner.keep {
+            keep.configured(&ConfigureRequest { drain: draining, ..request.clone() });
+        }
         Ok::<_, Refusal>(ConfigureResponse { draining, empty: state.table.is_empty(), refusal: None })
     })?;
-    for image in request.images.into_iter().take(MOST_IMAGES) {
-        let images = inner.images.clone();
-        tokio::spawn(async move {
-            if let Err(error) = images.get(&image).await {
-                tracing::warn!(image, "an image that is to be kept ready cannot be had: {error}");
-            }
-        });
-    }
-    match (&inner.parts.native, request.prepared.is_empty()) {
-        (None, false) => {
-            tracing::warn!("this runtime can prepare no sandboxes: they are started from nothing")
-        }
-        _ => inner.prepared.want(request.prepared),
-    }
+    inner.keep_ready(request);
     Ok(answer)
 }
 
 impl Inner {
+    /// Images and sandboxes that are wanted before anybody asks for them.
+    pub(crate) fn keep_ready(&self, request: ConfigureRequest) {
+        for image in request.images.into_iter().take(MOST_IMAGES) {
+            let images = self.images.clone();
+            tokio::spawn(async move {
+                if let Err(error) = images.get(&image).await {
+                    tracing::warn!(image, "an image that is to be kept ready cannot be had: {error}");
+                }
+            });
+        }
+        match (&self.parts.native, request.prepared.is_empty()) {
+            (None, false) => {
+                tracing::warn!("this runtime can prepare no sandboxes: they are started from nothing")
+            }
+            _ => self.prepared.want(request.prepared),
+        }
+    }
+
     async fn sync(&self, request: SyncRequest) -> Result<SyncResponse, Status> {
         let fence = request.fence.as_ref();
         let first = fence.is_none_or(|fence| fence.incarnation.is_empty());
         let known = if first { 0 } else { request.known_version };
         let checked = self.update(|state| {
             state.table.check_first(fence)?;
+            let before = state.lease.contact();
             state.lease.acknowledged(request.ack);
+            if let Some((keep, at)) =
+                self.keep.as_ref().zip(state.lease.contact().filter(|at| Some(*at) != before))
+            {
+                keep.contact(at, tokio::time::Instant::now().into_std());
+            }
             for confirmed in request.confirmed.iter().take(MOST_CONFIRMED) {
                 if limits::run_id(&confirmed.run_id).is_ok() && confirmed.uid.len() <= 128 {
                     state.table.confirm(&confirmed.run_id, &confirmed.uid);
@@ -182,6 +205,7 @@ impl Inner {
             }
             Ok(())
         });
+        self.kept().await;
         if let Err(refusal) = checked {
             return Ok(self.read(|state| SyncResponse { refusal: Some(refusal), ..state.table.header() }));
         }
@@ -225,15 +249,22 @@ impl Inner {
         });
         let handle = match stopped {
             Ok(Some(handle)) => handle,
-            Ok(None) => return Ok(StopResponse::default()),
-            Err(refusal) => return refused(refusal),
+            Ok(None) => {
+                self.kept().await;
+                return Ok(StopResponse::default());
+            }
+            Err(refusal) => {
+                self.kept().await;
+                return refused(refusal);
+            }
         };
         let grace = Duration::from_secs(request.grace_seconds.into()).min(LONGEST_GRACE);
         // Without a task there is nobody to ask, and nothing that runs.
         let _gone = handle.asks.send(Ask::End { ending: Ending::Stopped, grace });
         let mut over = handle.over.clone();
-        let exit = over.wait_for(Option::is_some).await.map_err(|_| lost())?;
-        Ok(StopResponse { was_there: true, exit: exit.clone().flatten(), refusal: None })
+        let exit = over.wait_for(Option::is_some).await.map_err(|_| lost())?.clone();
+        self.kept().await;
+        Ok(StopResponse { was_there: true, exit: exit.flatten(), refusal: None })
     }
 
     async fn pause(&self, request: PauseRequest) -> Result<(), Refusal> {

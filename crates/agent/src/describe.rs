@@ -203,6 +203,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// What it is made from: of a run, or of what was prepared.
+    pub(crate) fn id(&self) -> &str {
+        self.directory.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    }
+
     /// `/etc/hosts` and the like.
     pub(crate) fn etc(&self) -> PathBuf {
         self.directory.join("etc")

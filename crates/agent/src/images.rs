@@ -56,6 +56,12 @@ impl Images {
         self.pull(name, reference).await
     }
 
+    /// The image of that name if it is here; it is not fetched.
+    pub(crate) async fn held(&self, name: &str) -> Option<Arc<Loaded>> {
+        let reference = Reference::parse(name).ok()?;
+        self.present(name, reference).await.ok()?
+    }
+
     /// The names by which images can be had at once.
     pub(crate) async fn names(&self) -> Vec<String> {
         let store = self.store.clone();

@@ -27,6 +27,15 @@ impl Lease {
         Self { dropped, last: 0, sent: VecDeque::new(), contact: None }
     }
 
+    /// Goes on from an earlier process: its last contact, and numbers above all that it can have used.
+    pub(crate) fn resume(&mut self, last: u64, contact: Option<Instant>) {
+        (self.last, self.contact) = (self.last.max(last), contact);
+    }
+
+    pub(crate) fn contact(&self) -> Option<Instant> {
+        self.contact
+    }
+
     /// The number of an answer that is sent now.
     pub(crate) fn answered(&mut self, now: Instant) -> u64 {
         self.last += 1;

@@ -1,12 +1,14 @@
 //! An agent: it runs the sandboxes of a pool, as a member of `agentcube up` or as a Pod, and is the truth about what
 //! runs. What should run is said by the controller, over [`agentcube_protos::link::AgentApi`].
 
+mod adopt;
 mod agent;
 mod calls;
 mod clock;
 mod describe;
 mod exec;
 mod images;
+mod keep;
 mod lease;
 mod limits;
 mod logs;
@@ -15,6 +17,7 @@ pub mod network;
 mod place;
 mod prepared;
 mod ready;
+mod record;
 mod run;
 pub mod serve;
 mod start;

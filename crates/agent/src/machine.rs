@@ -66,6 +66,20 @@ impl Life {
         Self { phase: Phase::Starting, began: false, ending: None, exit: None }
     }
 
+    /// One that an earlier process has seen: it runs, or it has ended so, and what it held is still to be given back.
+    pub(crate) fn resumed(exit: Option<Exit>, ending: Option<Ending>) -> Self {
+        let phase = match (exit, ending) {
+            (None, None) => Phase::Running,
+            _ => Phase::Stopping,
+        };
+        Self { phase, began: true, ending: ending.map(|ending| (ending, Duration::ZERO)), exit }
+    }
+
+    /// Who ends it, if somebody does.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.ending.map(|(ending, _)| ending)
+    }
+
     pub(crate) fn phase(&self) -> Phase {
         self.phase
     }

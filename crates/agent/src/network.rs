@@ -75,6 +75,17 @@ pub trait SandboxNetwork: Send + Sync + 'static {
         who: Identity,
         ports: &'a [u16],
     ) -> BoxFuture<'a, Result<Attached, Error>>;
+    /// Serves a sandbox that an earlier process made, at the same address and endpoints.
+    fn adopt<'a>(
+        &'a self,
+        id: &'a SandboxId,
+        who: Identity,
+        ports: &'a [u16],
+        attached: &'a Attached,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        let _ = (id, who, ports, attached);
+        Box::pin(std::future::ready(Err(io::Error::from(io::ErrorKind::Unsupported).into())))
+    }
     /// Ends its connections and gives back its address; the agent removes the sandbox itself. One that is not
     /// attached is no error.
     fn detach(&self, id: &SandboxId);
@@ -132,6 +143,21 @@ impl SandboxNetwork for Isolated {
             let sockets = self.spawner.create(spec).await?;
             self.members.lock().insert(id.clone(), Member { address, _sockets: sockets });
             Ok(Self::attached(address, ports))
+        })
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        id: &'a SandboxId,
+        _who: Identity,
+        _ports: &'a [u16],
+        attached: &'a Attached,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let sockets = self.spawner.sockets(id).await?;
+            let member = Member { address: attached.address, _sockets: sockets };
+            self.members.lock().insert(id.clone(), member);
+            Ok(())
         })
     }
 

@@ -16,6 +16,7 @@ use crate::agent::{Inner, unix_ms};
 use crate::describe::{Place, Wanted};
 use crate::machine::{Effect, Ending, Event, Phase};
 use crate::ready::ready;
+use crate::record::Made;
 use crate::start::{self, Begun, Failure};
 use crate::table::inventory;
 
@@ -54,6 +55,7 @@ pub(crate) struct Living {
     pub(crate) place: Place,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) env: Arc<Vec<(String, String)>>,
+    pub(crate) made: Arc<Made>,
 }
 
 /// What others have of a run.
@@ -119,7 +121,7 @@ impl Task {
     pub(crate) async fn run(mut self) {
         match self.start().await {
             Ok(begun) => self.live(begun).await,
-            Err(failure) => self.refuse(failure),
+            Err(failure) => self.refuse(failure).await,
         }
         self.conclude().await;
     }
@@ -156,7 +158,7 @@ impl Task {
         }
     }
 
-    fn refuse(&mut self, failure: Failure) {
+    async fn refuse(&mut self, failure: Failure) {
         let Failure { mut reason, message } = failure;
         if self.abandoned == Some(Ending::Expired) {
             reason = Reason::Expired;
@@ -167,6 +169,7 @@ impl Task {
             state.table.bury(&self.id, claim, Why::Abandoned);
             state.table.step(&self.id, Event::Failed, unix_ms());
         });
+        self.inner.kept().await;
         let refusal = Refusal { reason: reason.into(), message, run_id: String::new(), term: 0 };
         self.outcome.send_replace(Some(Outcome::Refused(refusal)));
     }
@@ -181,14 +184,71 @@ impl Task {
         })
     }
 
-    fn begin(&mut self, begun: &Begun) -> Vec<Effect> {
-        let endpoints: Vec<String> = begun.endpoints.iter().map(ToString::to_string).collect();
+    /// A run that an earlier process started, from here on: it runs, or has ended without having been cleaned away.
+    /// `frozen`: it stands still now.
+    pub(crate) async fn go_on(mut self, begun: Begun, frozen: bool) {
+        self.frozen = frozen;
+        self.becomes_known(&begun);
+        let endpoints = begun.endpoints.iter().map(ToString::to_string).collect();
+        let ready = self.wanted.ports.is_empty();
+        self.inner.update(|state| state.table.change(&self.id, |run| run.ready = ready));
+        self.ready.send_replace(ready);
+        self.tell_started(&begun, endpoints, ready);
+        let (buried, ending, paused, fenced) = self.inner.read(|state| {
+            let run = state.table.get(&self.id);
+            let ending = run.is_some_and(|run| run.life.ending().is_some() && run.life.exit().is_none());
+            let held = run.map(|run| (run.paused, run.fenced)).unwrap_or_default();
+            (state.table.has(&self.id), ending, held.0, held.1)
+        });
+        let mut effects = match (ending, buried) {
+            (true, _) => vec![Effect::Kill],
+            (false, true) => self.step(Event::End { ending: Ending::Stopped, grace: Duration::ZERO }),
+            (false, false) => Vec::new(),
+        };
+        if effects.is_empty() && frozen != (paused || fenced) {
+            let body = Body::of(&begun);
+            // It stood still for a reason that nobody wrote down: only the controller knows whether it may go on.
+            let fenced = fenced || frozen;
+            if let Err(error) = self.freeze(Some(paused), Some(fenced), &body).await {
+                tracing::warn!(run = self.id, "it does not stand still: {error}");
+                effects = self.step(Event::End { ending: Ending::Fenced, grace: Duration::ZERO });
+            }
+        }
+        self.stay(begun, effects).await;
+        self.conclude().await;
+    }
+
+    /// A run that an earlier process saw to its end.
+    pub(crate) async fn has_ended(mut self) {
+        self.exit = self.inner.read(|state| state.table.get(&self.id).and_then(inventory::exit));
+        self.outcome.send_replace(Some(Outcome::Started(Started::default())));
+        self.conclude().await;
+    }
+
+    fn becomes_known(&self, begun: &Begun) {
         let living = Living {
             place: begun.place.clone(),
             runtime: begun.runtime.clone(),
             env: Arc::new(begun.env.clone()),
+            made: begun.made.clone(),
         };
         let _once = self.handle.living.set(living);
+    }
+
+    fn tell_started(&self, begun: &Begun, endpoints: Vec<String>, ready: bool) {
+        let start = micros(self.admitted.elapsed());
+        self.outcome.send_replace(Some(Outcome::Started(Started {
+            endpoints,
+            node: self.inner.options.node.clone(),
+            prepared: begun.prepared,
+            ready,
+            timings: Some(Timings { start, ..Timings::default() }),
+        })));
+    }
+
+    fn begin(&mut self, begun: &Begun) -> Vec<Effect> {
+        let endpoints: Vec<String> = begun.endpoints.iter().map(ToString::to_string).collect();
+        self.becomes_known(begun);
         let ready = self.wanted.ports.is_empty();
         let effects = self.inner.update(|state| {
             let effects = state.table.step(&self.id, Event::Began, unix_ms());
@@ -199,23 +259,20 @@ impl Task {
             effects
         });
         self.ready.send_replace(ready);
-        let start = micros(self.admitted.elapsed());
-        self.outcome.send_replace(Some(Outcome::Started(Started {
-            endpoints,
-            node: self.inner.options.node.clone(),
-            prepared: begun.prepared,
-            ready,
-            timings: Some(Timings { start, ..Timings::default() }),
-        })));
+        self.tell_started(begun, endpoints, ready);
         effects
     }
 
     /// From the moment when its program runs until nothing of it is left.
     async fn live(&mut self, begun: Begun) {
         let effects = self.begin(&begun);
+        self.stay(begun, effects).await;
+    }
+
+    async fn stay(&mut self, begun: Begun, effects: Vec<Effect>) {
         let mut readiness = self.readiness(&begun);
-        let Begun { place, runtime, mut exit, stop_signal, image, .. } = begun;
-        let body = Body { place, runtime, stop_signal };
+        let body = Body::of(&begun);
+        let Begun { mut exit, image, .. } = begun;
         self.perform(effects, &body).await;
         let closing = self.inner.closing.clone();
         let (mut over, mut told) = (false, false);
@@ -274,6 +331,8 @@ impl Task {
                 // Its end is told as that of any other.
                 Effect::Kill => start::remove(&self.inner, &body.place).await,
                 Effect::Clean => {
+                    // What is known of its end has to be kept before its container goes, which keeps the rest.
+                    self.inner.kept().await;
                     start::remove(&self.inner, &body.place).await;
                     self.step(Event::Cleaned);
                 }
@@ -346,6 +405,13 @@ struct Body {
     place: Place,
     runtime: Arc<dyn Runtime>,
     stop_signal: i32,
+}
+
+impl Body {
+    fn of(begun: &Begun) -> Body {
+        let Begun { place, runtime, stop_signal, .. } = begun;
+        Body { place: place.clone(), runtime: runtime.clone(), stop_signal: *stop_signal }
+    }
 }
 
 async fn at(time: Option<Instant>) {

@@ -19,11 +19,14 @@ use crate::describe::{self, Place, Wanted};
 use crate::images::Loaded;
 use crate::network::Attached;
 use crate::prepared::Waiting;
+use crate::record::{Made, Record};
 use crate::{network, place};
 
 /// Pauses between tries to give back what a run held.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Of the ids of sandboxes and containers.
+pub(crate) const PREFIX: &str = "sb-";
 
 /// Why a run was not started, once and for all.
 #[derive(Debug)]
@@ -47,7 +50,41 @@ pub(crate) struct Begun {
     pub(crate) endpoints: Vec<SocketAddr>,
     pub(crate) stop_signal: i32,
     pub(crate) prepared: bool,
-    pub(crate) image: Arc<Loaded>,
+    /// Not given up while it runs.
+    pub(crate) image: Option<Arc<Loaded>>,
+    pub(crate) made: Arc<Made>,
+}
+
+/// How a run is made, for whoever comes after this process.
+fn made(
+    wanted: &Wanted,
+    place: &Place,
+    attached: &Attached,
+    env: &[(String, String)],
+    image: &Loaded,
+    prepared: bool,
+) -> Made {
+    Made {
+        place: place.id().to_owned(),
+        image: wanted.shape.image.clone(),
+        ports: wanted.ports.iter().map(|port| u32::from(*port)).collect(),
+        env: env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        stop_signal: stop_signal(image),
+        prepared,
+        address: attached.address.to_bits(),
+        endpoints: attached.endpoints.iter().map(ToString::to_string).collect(),
+        labels: wanted.who.labels.clone(),
+        egress: wanted.who.egress.into(),
+        resolv_conf: attached.resolv_conf.clone(),
+    }
+}
+
+impl Inner {
+    /// What is kept with the container of a run; nothing where nobody comes after this process.
+    fn tag(&self, run: &str, made: &Made) -> String {
+        let record = || self.read(|state| Some(Record::new(run, state.table.get(run)?, made)));
+        self.keep.as_ref().and_then(|_| record()).map(Record::encode_text).unwrap_or_default()
+    }
 }
 
 /// The log of a run.
@@ -112,24 +149,36 @@ async fn claim(
     let renamed = inner.parts.network.rename(&place.sandbox, wanted.who.clone(), &wanted.ports).await;
     let attached = renamed.map_err(|error| no_network(&error))?;
     let endpoints = attached.endpoints.clone();
+    let made = made(wanted, &place, &attached, &env, image, true);
+    let program = Program { tag: Some(inner.tag(run, &made)), ..program };
     let stdio = {
         let (logs, run, place) = (inner.logs.clone(), run.to_owned(), place.clone());
-        let who = wanted.who.clone();
+        let (who, keeps) = (wanted.who.clone(), inner.keep.is_some());
         blocking(move || {
             place::write_names(&place, &who, &attached)?;
-            output(&logs, &run)
+            output(&logs, &run, keeps)
         })
         .await?
     };
     let process = native.claim(&place.container, program, stdio).await.map_err(|error| failed(&error))?;
     let (runtime, exit, stop_signal) = (inner.runtime.clone(), process.exit, stop_signal(image));
-    Ok(Begun { place, runtime, env, exit, endpoints, stop_signal, prepared: true, image: image.clone() })
+    let (image, made) = (Some(image.clone()), Arc::new(made));
+    Ok(Begun { place, runtime, env, exit, endpoints, stop_signal, prepared: true, image, made })
 }
 
 /// What the program writes goes to its log.
-fn output(logs: &Logs, run: &str) -> std::io::Result<Stdio> {
-    let (stdout, stderr) = logs.begin(&log(run))?;
-    Ok(Stdio { stdin: None, stdout: Some(stdout), stderr: Some(stderr), ..Stdio::default() })
+fn output(logs: &Logs, run: &str, keeps: bool) -> std::io::Result<Stdio> {
+    let (stdout, stderr, kept) = match keeps {
+        false => {
+            let (stdout, stderr) = logs.begin(&log(run))?;
+            (stdout, stderr, Vec::new())
+        }
+        true => {
+            let ([stdout, stderr], kept) = logs.begin_kept(&log(run))?;
+            (stdout, stderr, kept.into())
+        }
+    };
+    Ok(Stdio { stdin: None, stdout: Some(stdout), stderr: Some(stderr), kept })
 }
 
 fn no_network(error: &network::Error) -> Failure {
@@ -153,11 +202,13 @@ async fn from_nothing(
     let env = spec.env.clone();
     let ran = async {
         let attached = attached.map_err(|error| no_network(&error))?;
+        let made = made(wanted, &place, &attached, &spec.env, &image, false);
+        let spec = ContainerSpec { tag: inner.tag(run, &made), ..spec };
         let exit = execute(inner, wanted, &place, &attached, spec, stdio?).await?;
-        Ok((attached, exit))
+        Ok((attached, exit, made))
     };
     match ran.await {
-        Ok((attached, exit)) => Ok(Begun {
+        Ok((attached, exit, made)) => Ok(Begun {
             place,
             runtime: inner.runtime.clone(),
             env,
@@ -165,7 +216,8 @@ async fn from_nothing(
             endpoints: attached.endpoints,
             stop_signal: stop_signal(&image),
             prepared: false,
-            image,
+            image: Some(image),
+            made: Arc::new(made),
         }),
         Err(failure) => {
             remove(inner, &place).await;
@@ -187,10 +239,10 @@ async fn lay_out(
     spec: &ContainerSpec,
 ) -> Result<Stdio, Failure> {
     let (logs, run, place) = (inner.logs.clone(), run.to_owned(), place.clone());
-    let (files, user) = (wanted.files.clone(), spec.user.clone());
+    let (files, user, keeps) = (wanted.files.clone(), spec.user.clone(), inner.keep.is_some());
     blocking(move || {
         place::make(&place, &files, &user)?;
-        output(&logs, &run)
+        output(&logs, &run, keeps)
     })
     .await
 }
@@ -267,8 +319,8 @@ impl Inner {
     /// Where a run, or a sandbox that waits for one, has its things.
     pub(crate) fn place(&self, id: &str) -> Result<Place, Error> {
         // Agents of one node share its spawner, so that the names of what is theirs alone would meet.
-        let sandbox = SandboxId::new(format!("sb-{id}"))?;
-        let container = ContainerId::new(format!("sb-{id}"))?;
+        let sandbox = SandboxId::new(format!("{PREFIX}{id}"))?;
+        let container = ContainerId::new(format!("{PREFIX}{id}"))?;
         Ok(Place { sandbox, container, directory: self.directory.join(id) })
     }
 }

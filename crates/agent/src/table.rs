@@ -2,6 +2,7 @@
 //! whole or refused with a reason, and nothing here waits or does anything.
 
 pub(crate) mod inventory;
+pub(crate) mod kept;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,7 @@ use agentcube_protos::agent::{Claim, Fence, Reason, Refusal, Tombstone, Why};
 
 use crate::lease::Lease;
 use crate::machine::{Effect, Event, Life, Phase};
+use kept::Changed;
 
 /// Of tombstones, the oldest go first.
 const MOST_TOMBSTONES: usize = 100_000;
@@ -93,13 +95,16 @@ pub(crate) struct Table {
     draining: bool,
     runs: HashMap<String, Run>,
     names: HashMap<(String, String), String>,
-    tombstones: HashMap<String, Tombstone>,
-    tombstone_order: VecDeque<String>,
+    /// With their numbers in the order below.
+    tombstones: HashMap<String, (u64, Tombstone)>,
+    tombstone_order: VecDeque<(u64, String)>,
     version: u64,
     /// Runs that are no more, by the version at which they went.
     gone: VecDeque<(u64, String)>,
     /// What went up to this version is forgotten.
     gone_before: u64,
+    /// What whoever comes after this process has to know and was not yet told; `None` if nobody does.
+    changed: Option<Vec<Changed>>,
 }
 
 fn refused(reason: Reason, message: impl Into<String>) -> Refusal {
@@ -119,6 +124,7 @@ impl Table {
             version: 1,
             gone: VecDeque::new(),
             gone_before: 0,
+            changed: None,
         }
     }
 
@@ -170,7 +176,10 @@ impl Table {
             let message = format!("term {term} is over: this agent has heard of term {}", self.term);
             return Err(Refusal { term: self.term, ..refused(Reason::StaleTerm, message) });
         }
-        self.term = term;
+        if term > self.term {
+            self.term = term;
+            self.note(|| Changed::Term);
+        }
         Ok(())
     }
 
@@ -186,7 +195,7 @@ impl Table {
 
     /// Takes a run on, or says why not. Nothing changes if not.
     pub(crate) fn admit(&mut self, order: Order, now_unix_ms: i64) -> Result<Admitted, Refusal> {
-        if let Some(tombstone) = self.tombstones.get(&order.run) {
+        if let Some((_, tombstone)) = self.tombstones.get(&order.run) {
             let message = format!("run {} was stopped ({:?})", order.run, tombstone.why());
             return Err(refused(Reason::Tombstoned, message));
         }
@@ -269,20 +278,23 @@ impl Table {
 
     /// Leaves a tombstone. That somebody deleted it is never forgotten for a lesser reason.
     pub(crate) fn bury(&mut self, run: &str, claim: Option<Claim>, why: Why) {
-        if let Some(old) = self.tombstones.get_mut(run) {
-            if old.why() != Why::Deleted {
+        if let Some((_, old)) = self.tombstones.get_mut(run) {
+            if ![Why::Deleted, why].contains(&old.why()) {
                 old.set_why(why);
+                self.note(|| Changed::Buried(run.to_owned()));
             }
             return;
         }
         while self.tombstone_order.len() >= MOST_TOMBSTONES {
-            if let Some(oldest) = self.tombstone_order.pop_front() {
+            if let Some((number, oldest)) = self.tombstone_order.pop_front() {
                 self.tombstones.remove(&oldest);
+                self.note(|| Changed::Forgotten(number, oldest));
             }
         }
-        self.tombstone_order.push_back(run.to_owned());
+        let number = self.tombstone_order.back().map_or(0, |(last, _)| last + 1);
         let tombstone = Tombstone { run_id: run.to_owned(), claim, why: why.into() };
-        self.tombstones.insert(run.to_owned(), tombstone);
+        self.set_tombstone(number, tombstone);
+        self.note(|| Changed::Buried(run.to_owned()));
     }
 
     /// A run that has ended and that nobody wants to know of.
@@ -293,6 +305,7 @@ impl Table {
             self.names.remove(&name);
         }
         self.went(run);
+        self.note(|| Changed::Gone(run.to_owned()));
     }
 
     /// Takes in what happened to a run; what is to be done. One that has ended and was stopped is forgotten at once.
@@ -314,6 +327,9 @@ impl Table {
             }
             self.touch(run);
         }
+        if before != after && after != Phase::Ended || matches!(event, Event::Exited(_)) {
+            self.note(|| Changed::Run(run.to_owned()));
+        }
         if after == Phase::Ended && self.has(run) {
             self.forget(run);
         }
@@ -325,14 +341,18 @@ impl Table {
         if let Some(entry) = self.runs.get_mut(run) {
             change(entry);
             self.touch(run);
+            self.note(|| Changed::Run(run.to_owned()));
         }
     }
 
     /// The object of a run exists: there is no need to keep it. This is no news for whoever says it.
     pub(crate) fn confirm(&mut self, run: &str, uid: &str) {
-        if let Some(entry) = self.runs.get_mut(run) {
+        if let Some(entry) = self.runs.get_mut(run)
+            && (entry.claim.uid != uid || !entry.object.is_empty())
+        {
             entry.claim.uid = uid.to_owned();
             entry.object = Vec::new();
+            self.note(|| Changed::Run(run.to_owned()));
         }
     }
 

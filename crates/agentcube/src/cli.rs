@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::{
-    apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, get, image, invoke, logs,
-    port_forward, router, sample_agent, sandbox, sessions, status, token, up, version,
+    apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, fastpath, get, image, invoke, logs,
+    port_forward, router, sample_agent, sandbox, sandbox_agent, sessions, status, token, up, version,
 };
 
 /// Clients of ours say themselves what goes wrong.
@@ -75,6 +75,10 @@ pub(crate) enum Command {
     Apiserver(apiserver::Arguments),
     /// Find the instance of every request for Envoys, in front of a cluster
     Router(router::Arguments),
+    /// Run the controllers of sandboxes and serve the fast path, beside a cluster
+    Fastpath(Box<fastpath::Arguments>),
+    /// Run the sandboxes of a pool on this machine, for a controller elsewhere
+    SandboxAgent(Box<sandbox_agent::Arguments>),
     /// Print a completion script for a shell
     #[command(after_help = "Examples:
   agentcube completion bash > /etc/bash_completion.d/agentcube

@@ -14,7 +14,7 @@ pub(crate) const CODES: &str = "Exit codes:
   exec exits with the code of the command that it ran";
 
 /// A command that came to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Outcome {
     Done,
     /// Something failed and has been told already.
@@ -23,6 +23,8 @@ pub(crate) enum Outcome {
     Absent,
     /// A command ran elsewhere and ended with this code.
     Remote(u8),
+    /// Another process did the work, and has told what there was to tell.
+    Exited(ExitCode),
 }
 
 /// The command line asks for something that makes no sense.
@@ -42,6 +44,7 @@ pub(crate) fn report(outcome: anyhow::Result<Outcome>) -> ExitCode {
         Ok(Outcome::Failed) => ExitCode::FAILURE,
         Ok(Outcome::Absent) => ExitCode::from(3),
         Ok(Outcome::Remote(code)) => ExitCode::from(code),
+        Ok(Outcome::Exited(code)) => code,
         // Whoever read the output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

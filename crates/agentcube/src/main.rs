@@ -13,7 +13,9 @@ mod down;
 mod environment;
 mod exec;
 mod exit;
+mod fastpath;
 mod get;
+mod guests;
 mod image;
 mod invoke;
 mod logs;
@@ -28,6 +30,7 @@ mod reference;
 mod router;
 mod sample_agent;
 mod sandbox;
+mod sandbox_agent;
 mod sessions;
 mod status;
 mod token;
@@ -85,6 +88,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Delete(arguments) => small(delete::run(arguments, environment)),
         Command::Invoke(arguments) => small(invoke::run(arguments, environment)),
         Command::Sandbox(arguments) => small(sandbox::run(arguments, environment)),
+        Command::SandboxAgent(arguments) => sandbox_agent::run(*arguments, environment),
         Command::Sessions(arguments) => small(sessions::run(arguments, environment)),
         Command::Logs(arguments) => small(logs::run(arguments, environment)),
         Command::Exec(arguments) => small(exec::run(arguments, environment)),
@@ -97,6 +101,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Version(arguments) => small(version::run(arguments, environment)),
         Command::Doctor(arguments) => doctor::run(arguments, environment),
         Command::Apiserver(arguments) => large(apiserver::run(arguments)),
+        Command::Fastpath(arguments) => large(fastpath::run(*arguments, environment)),
         Command::Router(arguments) => large(router::run(arguments, environment)),
         Command::Completion { shell } => {
             let mut script = Vec::new();

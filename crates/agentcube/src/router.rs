@@ -19,15 +19,14 @@ use agentcube_router::observe::{self, Hiding};
 use anyhow::Context;
 use clap::Args;
 use http::HeaderName;
-use kube::{Client, Config};
+use kube::Client;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::Connection;
 use crate::environment::Environment;
 use crate::exit::{Outcome, Usage};
-use crate::{access_log, memory};
+use crate::{access_log, client, memory};
 
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -121,16 +120,6 @@ impl Arguments {
         let options = reserve::Options { name, namespace, keys, timing: Timing::default() };
         Ok((Reserver::counted(client, options, metrics), hiding))
     }
-
-    async fn client(&self, environment: &Environment) -> anyhow::Result<Client> {
-        let named = self.kubeconfig.is_some() || self.context.is_some() || environment.kubeconfig.is_some();
-        if !named && let Ok(config) = Config::incluster() {
-            return Client::try_from(config).context("the API server of this Pod's cluster cannot be used");
-        }
-        let (kubeconfig, context) = (self.kubeconfig.clone(), self.context.clone());
-        let connection = Connection { kubeconfig, context, namespace: None };
-        Ok(connection.open(environment).await?.client())
-    }
 }
 
 /// Runs until it is told to stop; then until requests on their way have ended.
@@ -140,7 +129,8 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     }
     let admin = arguments.admin().await?;
     let shutdown = shutdown()?;
-    let client = arguments.client(environment).await?;
+    let (kubeconfig, context) = (arguments.kubeconfig.clone(), arguments.context.clone());
+    let client = client::of_cluster(kubeconfig, context, environment).await?;
     let (metrics, stop) = (Registry::new(), CancellationToken::new());
     let (reserver, hiding) = arguments.reserver(client.clone(), &metrics).await?;
     let access_log = arguments.access_log.open(&hiding, &metrics)?;
@@ -181,7 +171,7 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
 }
 
 /// Tells where it listens. A closed standard output is no reason to stop serving.
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let mut output = std::io::stdout();
     let _closed = writeln!(output, "{line}").and_then(|()| output.flush());
 }
@@ -191,7 +181,7 @@ fn positive(duration: GoDuration) -> Duration {
 }
 
 /// Cancelled by the first signal to stop.
-fn shutdown() -> anyhow::Result<CancellationToken> {
+pub(crate) fn shutdown() -> anyhow::Result<CancellationToken> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let shutdown = CancellationToken::new();
     let told = shutdown.clone();

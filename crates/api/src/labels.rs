@@ -62,6 +62,8 @@ pub const PREPARED: &str = "agentcube.io/prepared";
 pub const SANDBOX_ALLOCATION: &str = "sandbox.fast.io/allocation";
 /// Label of agent Pods and Sandboxes: their pool.
 pub const SANDBOX_POOL: &str = "sandbox.fast.io/pool";
+/// Label of agent Pods: the number of their place in the pool.
+pub const SANDBOX_AGENT: &str = "sandbox.fast.io/agent";
 /// Annotation of a Sandbox: request id of the call that created it.
 pub const SANDBOX_REQUEST_ID: &str = "sandbox.fast.io/request-id";
 /// Finalizer of Sandboxes.

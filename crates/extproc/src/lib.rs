@@ -23,6 +23,6 @@ pub mod who;
 
 pub use access_log::{Entry, Place};
 pub use authorize::Grpc;
-pub use listen::incoming;
+pub use listen::{incoming, incoming_with};
 pub use server::{Front, Holds, Options, Sessions, drain_for, transport};
 pub use tls::{Error, Tls};

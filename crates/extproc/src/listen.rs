@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
-use crate::tls::Certificates;
+use crate::tls::{Certificates, Error, Tls};
 
 /// How long a peer may take to shake hands, and to say that it speaks HTTP/2.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -71,6 +71,18 @@ pub fn incoming(
     most: usize,
 ) -> impl Stream<Item = io::Result<impl AsyncRead + AsyncWrite + Connected + Send + Unpin + 'static>> {
     connections(listener, None, most)
+}
+
+/// The same with certificates from files, for servers of others that need them.
+pub fn incoming_with(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    most: usize,
+) -> Result<
+    impl Stream<Item = io::Result<impl AsyncRead + AsyncWrite + Connected + Send + Unpin + 'static>>,
+    Error,
+> {
+    Ok(connections(listener, tls.map(Certificates::read).transpose()?, most))
 }
 
 async fn accept(

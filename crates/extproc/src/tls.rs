@@ -67,6 +67,12 @@ impl Tls {
         config(self).map(drop)
     }
 
+    /// What gives the present certificates: read anew when the files have changed.
+    pub fn watched(self) -> Result<impl Fn() -> Arc<ServerConfig> + Send + Sync + 'static, Error> {
+        let certificates = parking_lot::Mutex::new(Certificates::read(self)?);
+        Ok(move || certificates.lock().current())
+    }
+
     fn changed(&self) -> Vec<Option<SystemTime>> {
         let files = [Some(&self.certificate), Some(&self.key), self.client_authorities.as_ref()];
         let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();

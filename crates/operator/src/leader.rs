@@ -7,6 +7,7 @@
 mod machine;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -35,6 +36,8 @@ pub struct Options {
     pub name: String,
     /// Tells candidates apart; no two processes may have the same, not even one after the other.
     pub identity: String,
+    /// A candidate that is certain to have ended: its Lease is taken over without waiting.
+    pub predecessor: Option<String>,
     /// How long others wait after the last sign of life of the leader. Whole seconds.
     pub lease_duration: Duration,
     /// How long the leader goes on after its last confirmed sign of life. The rest of `lease_duration` is for its
@@ -51,6 +54,7 @@ impl Options {
             namespace: namespace.into(),
             name: name.into(),
             identity: identity.into(),
+            predecessor: None,
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
@@ -93,12 +97,19 @@ pub enum BadOptions {
 pub struct Handle {
     /// Until when, unless it is renewed.
     until: watch::Receiver<Option<Instant>>,
+    term: Arc<AtomicU64>,
 }
 
 impl Handle {
     /// Whether it leads at this very moment. Right even if the process stood still until now.
     pub fn is_leading(&self) -> bool {
         self.until.borrow().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The term in which it leads, or led last: greater than that of every leader before, as long as nobody deletes the
+    /// Lease. 0: it never led.
+    pub fn term(&self) -> u64 {
+        self.term.load(Ordering::Acquire)
     }
 
     /// Waits until it leads. For ever if the elector has ended.
@@ -121,6 +132,7 @@ pub struct Elector {
     api: Api<Lease>,
     options: Options,
     until: watch::Sender<Option<Instant>>,
+    term: Arc<AtomicU64>,
     /// The Lease has changed: whoever stands by looks at once.
     changed: Arc<Notify>,
 }
@@ -153,8 +165,9 @@ impl Elector {
         options.check()?;
         let api = Api::namespaced(client, &options.namespace);
         let (sender, receiver) = watch::channel(None);
-        let elector = Elector { api, options, until: sender, changed: Arc::default() };
-        Ok((elector, Handle { until: receiver }))
+        let term = Arc::<AtomicU64>::default();
+        let handle = Handle { until: receiver, term: term.clone() };
+        Ok((Elector { api, options, until: sender, term, changed: Arc::default() }, handle))
     }
 
     /// Stands for election, and for re-election, until the shutdown; then releases the Lease if it is held. What was
@@ -178,6 +191,9 @@ impl Elector {
                     machine.expired(Instant::now());
                 }
                 () = self.act(action, &mut machine) => {}
+            }
+            if let Some(term) = machine.term() {
+                self.term.store(term, Ordering::Release);
             }
             self.publish(machine.leads_until());
         }
@@ -279,6 +295,20 @@ where
     W: FnMut(CancellationToken) -> F,
     F: Future<Output = ()>,
 {
+    lead_in_terms(client, options, shutdown, |token, _| work(token)).await
+}
+
+/// The same for work that needs to know in which term it leads, and whether it still does.
+pub async fn lead_in_terms<W, F>(
+    client: Client,
+    options: Options,
+    shutdown: CancellationToken,
+    mut work: W,
+) -> Result<(), BadOptions>
+where
+    W: FnMut(CancellationToken, Handle) -> F,
+    F: Future<Output = ()>,
+{
     let (elector, mut handle) = Elector::new(client, options)?;
     let stop = CancellationToken::new();
     // A task of its own: work that keeps its thread busy must not keep the Lease from being renewed. Aborted on drop.
@@ -291,7 +321,7 @@ where
             () = handle.leading() => {}
         }
         let token = shutdown.child_token();
-        let mut working = std::pin::pin!(work(token.clone()));
+        let mut working = std::pin::pin!(work(token.clone(), handle.clone()));
         tokio::select! {
             () = &mut working => {}
             () = handle.lost() => {

@@ -8,6 +8,10 @@ use std::task::{Context, Poll};
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
+use tonic::metadata::errors::InvalidMetadataValue;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -49,12 +53,42 @@ pub trait AgentApi: Send + Sync + 'static {
 
 /// An agent behind gRPC.
 #[derive(Clone, Debug)]
-pub struct Remote(AgentClient<Channel>);
+pub struct Remote(AgentClient<InterceptedService<Channel, Bearer>>);
+
+/// Puts a token into every call, if there is one. Never shown.
+#[derive(Clone)]
+pub struct Bearer(Option<MetadataValue<Ascii>>);
+
+impl std::fmt::Debug for Bearer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bearer")
+    }
+}
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
 
 impl Remote {
     /// The agent at the end of a channel.
     pub fn new(channel: Channel) -> Remote {
-        let client = AgentClient::new(channel);
+        Remote::over(channel, Bearer(None))
+    }
+
+    /// The same with a token; an error if it is not text that a header can hold.
+    pub fn with_token(channel: Channel, token: &str) -> Result<Remote, InvalidMetadataValue> {
+        let mut value: MetadataValue<Ascii> = format!("Bearer {token}").parse()?;
+        value.set_sensitive(true);
+        Ok(Remote::over(channel, Bearer(Some(value))))
+    }
+
+    fn over(channel: Channel, bearer: Bearer) -> Remote {
+        let client = AgentClient::with_interceptor(channel, bearer);
         Remote(client.max_decoding_message_size(LONGEST_MESSAGE).max_encoding_message_size(LONGEST_MESSAGE))
     }
 }

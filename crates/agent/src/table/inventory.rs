@@ -53,7 +53,8 @@ impl Table {
 
     fn newest_tombstones(&self) -> Vec<Tombstone> {
         let mut bytes = 0;
-        let newest = self.tombstone_order.iter().rev().filter_map(|run| self.tombstones.get(run));
+        let newest = self.tombstone_order.iter().rev().filter_map(|(_, run)| self.tombstones.get(run));
+        let newest = newest.map(|(_, tombstone)| tombstone);
         let fits = newest.take_while(|tombstone| {
             bytes += prost::Message::encoded_len(*tombstone) + 8;
             bytes <= MOST_TOMBSTONE_BYTES

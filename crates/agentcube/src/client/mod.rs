@@ -9,6 +9,7 @@ mod server;
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Args;
 
 pub(crate) use discovery::{Discovery, Kind};
@@ -42,4 +43,18 @@ impl Connection {
         }
         Ok(server)
     }
+}
+
+/// A client for what runs beside a cluster: in a Pod that of its own cluster, unless another is named.
+pub(crate) async fn of_cluster(
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+    environment: &Environment,
+) -> anyhow::Result<kube::Client> {
+    let named = kubeconfig.is_some() || context.is_some() || environment.kubeconfig.is_some();
+    if !named && let Ok(config) = kube::Config::incluster() {
+        return kube::Client::try_from(config).context("the API server of this Pod's cluster cannot be used");
+    }
+    let connection = Connection { kubeconfig, context, namespace: None };
+    Ok(connection.open(environment).await?.client())
 }

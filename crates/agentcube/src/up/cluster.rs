@@ -59,12 +59,12 @@ pub(super) fn start_spawner(data: &DataDir) -> anyhow::Result<Spawner> {
         .context("cannot run Pods on this machine (`agentcube doctor` says more)")
 }
 
-fn this_program() -> anyhow::Result<PathBuf> {
+pub(crate) fn this_program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().and_then(|path| path.canonicalize()).context("cannot find this program")
 }
 
 /// Tells the cgroups of this data directory from those of others (FNV-1a: the same in every release).
-fn node_id(data_dir: &Path) -> String {
+pub(crate) fn node_id(data_dir: &Path) -> String {
     let bytes = data_dir.as_os_str().as_encoded_bytes();
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -180,6 +180,6 @@ fn start_node(
 }
 
 /// This program, where containers of the image `host` find it.
-fn program_mount() -> anyhow::Result<Mount> {
+pub(crate) fn program_mount() -> anyhow::Result<Mount> {
     Ok(Mount { target: PROGRAM.into(), source: Source::Bind(this_program()?), read_only: true })
 }

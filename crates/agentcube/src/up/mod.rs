@@ -1,6 +1,6 @@
 //! `agentcube up`: everything in one process, from the lock on the data directory to the last drained part.
 
-mod cluster;
+pub(crate) mod cluster;
 mod definitions;
 mod detach;
 pub(crate) mod footprint;
@@ -10,7 +10,7 @@ mod merge;
 mod offer;
 mod operator;
 pub(crate) mod running;
-mod runtimes;
+pub(crate) mod runtimes;
 mod sandboxes;
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -16,7 +16,7 @@ use kube::api::{Api, ListParams, ObjectMeta, PostParams};
 const NATIVE: &str = "native";
 
 /// Finds the runtimes in these directories.
-pub(super) fn find(spawner: &Handle, directories: Vec<PathBuf>) -> Handlers {
+pub(crate) fn find(spawner: &Handle, directories: Vec<PathBuf>) -> Handlers {
     let native: Arc<dyn Runtime> = Arc::new(Native::new(spawner.clone()));
     let mut handlers = Handlers::from([(String::new(), native.clone()), (NATIVE.to_owned(), native)]);
     for program in Oci::find(directories) {

@@ -91,6 +91,11 @@ impl Pool {
         }
     }
 
+    /// Takes an address that somebody has already. `false` if it is not to be had.
+    pub(super) fn take(&mut self, address: Ipv4Addr) -> bool {
+        self.range.contains(address) && self.taken.insert(address.to_bits())
+    }
+
     pub(super) fn free(&mut self, address: Ipv4Addr) {
         self.taken.remove(&address.to_bits());
     }

@@ -135,6 +135,16 @@ impl Network {
         self.shared.pool.lock().allocate()
     }
 
+    /// Takes the address of a sandbox that was there before this network. `false` if somebody else has it.
+    pub fn take(&self, address: Ipv4Addr) -> bool {
+        self.shared.pool.lock().take(address)
+    }
+
+    /// There is no cluster to be known: guests are served from now on.
+    pub fn alone(&self) {
+        self.shared.synced.send_replace(true);
+    }
+
     /// Gives back an address that was never attached.
     pub fn free(&self, address: Ipv4Addr) {
         self.shared.pool.lock().free(address);

@@ -77,6 +77,13 @@ impl Machine {
         self.leads_until
     }
 
+    /// The term in which this candidate leads, if it holds the Lease.
+    pub(super) fn term(&self) -> Option<u64> {
+        let Seen::Lease(lease, _) = &self.seen else { return None };
+        let spec = lease.spec.as_ref().filter(|_| holder(lease) == self.options.identity)?;
+        u64::try_from(spec.lease_transitions.unwrap_or(0)).ok().map(|transitions| transitions + 1)
+    }
+
     pub(super) fn next(&mut self, now: Instant) -> Action {
         if now < self.next {
             return Action::Rest(self.next);
@@ -84,7 +91,9 @@ impl Machine {
         if !self.fresh {
             return Action::Read;
         }
-        match decide(&self.seen, &self.options.identity, self.options.lease_duration, now) {
+        let own = [Some(&self.options.identity), self.options.predecessor.as_ref()];
+        let own: Vec<&str> = own.into_iter().flatten().map(String::as_str).collect();
+        match decide(&self.seen, &own, self.options.lease_duration, now) {
             Decision::Create => Action::Create,
             Decision::Write => Action::Write,
             Decision::StandBy(until) => {
@@ -197,13 +206,15 @@ impl Machine {
 }
 
 /// What follows from what was seen.
-fn decide(seen: &Seen, identity: &str, lease_duration: Duration, now: Instant) -> Decision {
+///
+/// `own`: whose Lease may be taken at once.
+fn decide(seen: &Seen, own: &[&str], lease_duration: Duration, now: Instant) -> Decision {
     let over = match seen {
         Seen::Nothing | Seen::Absent => return Decision::Create,
         Seen::Removed(since) => *since + lease_duration,
         Seen::Lease(lease, since) => match holder(lease) {
             "" => return Decision::Write,
-            me if me == identity => return Decision::Write,
+            me if own.contains(&me) => return Decision::Write,
             _ => *since + duration(lease).unwrap_or(lease_duration),
         },
     };

@@ -54,8 +54,34 @@ impl Logs {
     pub fn begin(&self, run: &Run) -> io::Result<(OwnedFd, OwnedFd)> {
         let (progress, receiver) = watch::channel(Progress::default());
         let writer = pump::Writer::create(&self.file(run), progress)?;
-        let stdout = writer.stream(line::Stream::Stdout)?;
-        let stderr = writer.stream(line::Stream::Stderr)?;
+        let stdout = writer.stream(line::Stream::Stdout)?.0;
+        let stderr = writer.stream(line::Stream::Stderr)?.0;
+        self.follow(run, receiver);
+        Ok((stdout, stderr))
+    }
+
+    /// The same, with copies of what is read here, for whoever goes on with [`Logs::resume`] after this process.
+    pub fn begin_kept(&self, run: &Run) -> io::Result<([OwnedFd; 2], [OwnedFd; 2])> {
+        let (progress, receiver) = watch::channel(Progress::default());
+        let writer = pump::Writer::create(&self.file(run), progress)?;
+        let (stdout, output) = writer.stream(line::Stream::Stdout)?;
+        let (stderr, errors) = writer.stream(line::Stream::Stderr)?;
+        self.follow(run, receiver);
+        Ok(([stdout, stderr], [output?, errors?]))
+    }
+
+    /// Goes on with the log of a run that an earlier process began, from what [`Logs::begin_kept`] gave it to keep.
+    pub fn resume(&self, run: &Run, kept: [OwnedFd; 2]) -> io::Result<()> {
+        let (progress, receiver) = watch::channel(Progress::default());
+        let writer = pump::Writer::create(&self.file(run), progress)?;
+        let [output, errors] = kept;
+        writer.resume(line::Stream::Stdout, output)?;
+        writer.resume(line::Stream::Stderr, errors)?;
+        self.follow(run, receiver);
+        Ok(())
+    }
+
+    fn follow(&self, run: &Run, receiver: watch::Receiver<Progress>) {
         self.live.lock().insert(run.clone(), receiver.clone());
         let logs = self.clone();
         let run = run.clone();
@@ -65,7 +91,6 @@ impl Logs {
             let _gone = receiver.wait_for(|progress| progress.ended).await;
             logs.live.lock().remove(&run);
         });
-        Ok((stdout, stderr))
     }
 
     /// Waits until everything that the run's processes have written is in its log.

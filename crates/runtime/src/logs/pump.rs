@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -47,11 +47,19 @@ impl Writer {
         Ok(Self { shared: Arc::new(Shared { path: path.to_owned(), out, progress }) })
     }
 
-    /// A pipe whose other end is written to the log.
-    pub(super) fn stream(&self, stream: Stream) -> io::Result<OwnedFd> {
+    /// A pipe whose other end is written to the log, and a copy of that end.
+    pub(super) fn stream(&self, stream: Stream) -> io::Result<(OwnedFd, io::Result<OwnedFd>)> {
         let (sender, receiver) = pipe::pipe()?;
+        let copy = receiver.as_fd().try_clone_to_owned();
         tokio::spawn(pump(receiver, stream, self.shared.clone()));
-        sender.into_blocking_fd()
+        Ok((sender.into_blocking_fd()?, copy))
+    }
+
+    /// A pipe that somebody else has read until now.
+    pub(super) fn resume(&self, stream: Stream, source: OwnedFd) -> io::Result<()> {
+        let receiver = pipe::Receiver::from_owned_fd(source)?;
+        tokio::spawn(pump(receiver, stream, self.shared.clone()));
+        Ok(())
     }
 }
 

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::Machine;
-use super::network::Guests;
+use crate::guests::Guests;
 
 /// The built-in runtime, as pools name it.
 const NATIVE: &str = "native";

@@ -3,7 +3,6 @@
 
 mod grpc;
 mod members;
-mod network;
 
 use std::path::PathBuf;
 use std::sync::Arc;

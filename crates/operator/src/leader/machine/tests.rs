@@ -31,6 +31,7 @@ fn what_follows_from_what_was_seen() {
         (Seen::Absent, 0, Decision::Create),
         (held("", Some(15)), 0, Decision::Write),
         (held("me", Some(15)), 0, Decision::Write),
+        (held("before", Some(15)), 0, Decision::Write),
         (held("other", Some(15)), 0, Decision::StandBy(start + secs(15))),
         (held("other", Some(15)), 14, Decision::StandBy(start + secs(15))),
         (held("other", Some(15)), 15, Decision::Write),
@@ -42,7 +43,11 @@ fn what_follows_from_what_was_seen() {
         (Seen::Removed(start), 15, Decision::Create),
     ];
     for (seen, after, wanted) in table {
-        assert_eq!(decide(&seen, "me", secs(15), start + secs(after)), wanted, "{seen:?} after {after} s");
+        assert_eq!(
+            decide(&seen, &["me", "before"], secs(15), start + secs(after)),
+            wanted,
+            "{seen:?} after {after} s"
+        );
     }
 }
 

@@ -13,9 +13,9 @@ use futures_util::future::BoxFuture;
 use tokio::net::TcpStream;
 
 /// Sandboxes on the network of the node's Pods.
-pub(super) struct Guests {
-    pub(super) network: Network,
-    pub(super) spawner: Handle,
+pub(crate) struct Guests {
+    pub(crate) network: Network,
+    pub(crate) spawner: Handle,
 }
 
 impl Guests {
@@ -67,6 +67,26 @@ impl SandboxNetwork for Guests {
                 return Err(error.into());
             }
             Ok(self.attached(address, ports, reach))
+        })
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        id: &'a SandboxId,
+        who: Identity,
+        _ports: &'a [u16],
+        attached: &'a Attached,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let sockets = self.spawner.sockets(id).await?;
+            if !self.network.take(attached.address) {
+                return Err(io::Error::from(io::ErrorKind::AddrInUse).into());
+            }
+            let served = self.network.attach_guest(id.clone(), attached.address, guest(who), sockets);
+            if served.is_err() {
+                self.network.free(attached.address);
+            }
+            Ok(served?)
         })
     }
 

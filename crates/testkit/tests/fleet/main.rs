@@ -1,0 +1,81 @@
+//! The fast path as separate processes, under kills: an API server, controllers, and agents that are Pods. What was
+//! acknowledged stays, nothing runs that should not, and in the end the registry, the objects, the agents and the kernel
+//! say the same.
+//!
+//! Without `--whole` it is a short campaign.
+
+mod agents;
+mod alone;
+mod book;
+mod client;
+mod kernel;
+mod storm;
+mod world;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agentcube_testkit::cluster::process::build_program;
+use agentcube_testkit::suite::{Options, Report};
+use anyhow::{Context, Result};
+
+use storm::Size;
+
+/// Longer than anything takes that goes right.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+const SHORT: Size = Size {
+    sandboxes: 240,
+    clients: 6,
+    controller_kills: 4,
+    worker_kills: 2,
+    keeper_kills: 1,
+    away: Duration::from_secs(5),
+    late: Duration::from_secs(3),
+};
+const WHOLE: Size = Size {
+    sandboxes: 10_000,
+    clients: 12,
+    controller_kills: 20,
+    worker_kills: 3,
+    keeper_kills: 2,
+    away: Duration::from_secs(60),
+    late: Duration::from_secs(90),
+};
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
+    let options = Options::from_environment();
+    let size = if std::env::args().any(|argument| argument == "--whole") { WHOLE } else { SHORT };
+    let mut report = Report::default();
+    runtime.block_on(run(&options, size, &mut report));
+    runtime.shutdown_background();
+    report.close(options.strict)
+}
+
+async fn run(options: &Options, size: Size, report: &mut Report) {
+    if !rustix::process::geteuid().is_root() {
+        return report.skip("the fast path as processes", 1, "kernel objects are counted as root only");
+    }
+    let program = match build_program() {
+        Ok(program) => program,
+        Err(error) => return report.note("agentcube builds", Err(error)),
+    };
+    macro_rules! trials {
+        ($($name:literal => $trial:expr),* $(,)?) => {
+            $(if options.selects($name) {
+                report.note($name, limited($trial).await);
+            })*
+        };
+    }
+    trials! {
+        "an agent alone: what it runs outlives its worker, and nothing its keeper" => alone::outlives(&program),
+        "an agent alone: what it refuses, and what it says" => alone::refuses(&program),
+        "a campaign: controllers and agents are killed" => storm::campaign(&program, size),
+        "the API server is away: FAST creates go on" => storm::away(&program, size),
+    }
+}
+
+async fn limited(tried: impl Future<Output = Result<()>>) -> Result<()> {
+    tokio::time::timeout(LIMIT, Box::pin(tried)).await.context("it does not come to an end")?
+}
