@@ -89,7 +89,8 @@ impl Log {
     /// The same on something else than a file.
     pub fn open_on(mut disk: Box<dyn Disk>) -> Result<Log, LogError> {
         let log = disk.name();
-        let unusable = |error: std::io::Error| LogError::Unusable { log: log.clone(), why: error.to_string() };
+        let unusable =
+            |error: std::io::Error| LogError::Unusable { log: log.clone(), why: error.to_string() };
         let writer = match disk.read().map_err(unusable)? {
             None => Writer::begin(disk).map_err(unusable)?,
             Some(bytes) => {

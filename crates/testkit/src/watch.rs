@@ -29,7 +29,8 @@ impl Watch {
         let items = list["items"].as_array().with_context(|| format!("{path} is no list"))?;
         let objects = items.iter().map(|item| Ok((name(item)?, item.clone()))).collect::<Result<_>>()?;
         let version = reply.text("/metadata/resourceVersion")?;
-        let request = Request::new(Method::GET, format!("{path}?watch=true&resourceVersion={version}"));
+        let more = if path.contains('?') { '&' } else { '?' };
+        let request = Request::new(Method::GET, format!("{path}{more}watch=true&resourceVersion={version}"));
         let events = http.stream(request).await?;
         ensure!(events.status == 200, "cannot watch {path}: status {}", events.status);
         Ok(Watch { path: path.to_owned(), objects, events })

@@ -128,7 +128,11 @@ fn unknown(core: &Core, name: &Name) -> Status {
     let mut here = agents.iter().filter(|agent| agent.pool.namespace == name.namespace && !agent.place.dead);
     let asked = here.all(|agent| agent.is_synced());
     let logged = core.options.log.as_ref().is_some_and(|log| log.of(name).is_some());
-    if logged || !asked || core.begun.elapsed() < core.options.timing.late || core.pending.kept_for(name).is_some() {
+    if logged
+        || !asked
+        || core.begun.elapsed() < core.options.timing.late
+        || core.pending.kept_for(name).is_some()
+    {
         return unsettled("there is none that is known, but one may still appear");
     }
     Status::not_found(format!("there is no sandbox {}", name.name))

@@ -167,7 +167,8 @@ impl Entries {
         let mut records = vec![Record::Begin { format: FORMAT }];
         for held in self.runs.values().filter(|held| !held.done) {
             let open = &held.open;
-            if let Ok(intent) = Intent::new(&open.run, &open.agent, &open.incarnation, open.object.as_bytes()) {
+            if let Ok(intent) = Intent::new(&open.run, &open.agent, &open.incarnation, open.object.as_bytes())
+            {
                 records.push(Record::Intent(intent));
             }
             if open.deleted {

@@ -272,14 +272,18 @@ async fn a_corrupt_middle_is_told_with_its_place_and_nothing_is_opened() {
         let LogError::Corrupt { log, offset, .. } = &error else { panic!("{error}") };
         assert_eq!((log.as_str(), *offset), ("memory", begins as u64));
         let said = error.to_string();
-        assert!(said.contains(&format!("corrupt at byte {begins}")) && said.contains("move it away"), "{said}");
+        assert!(
+            said.contains(&format!("corrupt at byte {begins}")) && said.contains("move it away"),
+            "{said}"
+        );
     }
 }
 
 #[test]
 fn what_is_no_log_is_refused() {
     let begin = |text: &str| frame::write(0, text.as_bytes());
-    let two = [begin(r#"[{"begin":{"format":1}}]"#), frame::write(1, br#"[{"deleted":{"run":"r"}}]"#)].concat();
+    let two =
+        [begin(r#"[{"begin":{"format":1}}]"#), frame::write(1, br#"[{"deleted":{"run":"r"}}]"#)].concat();
     let skipped = [begin(r#"[{"begin":{"format":1}}]"#), frame::write(2, b"[]")].concat();
     for (bytes, why) in [
         (Vec::new(), "does not begin as a log"),

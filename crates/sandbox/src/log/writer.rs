@@ -80,10 +80,7 @@ impl Shared {
         Ok(wait)
     }
 
-    pub(super) fn append(
-        &self,
-        record: Record,
-    ) -> Result<oneshot::Receiver<Result<(), LogError>>, LogError> {
+    pub(super) fn append(&self, record: Record) -> Result<oneshot::Receiver<Result<(), LogError>>, LogError> {
         let (reply, wait) = oneshot::channel();
         let mut state = self.state.lock();
         if state.closed {

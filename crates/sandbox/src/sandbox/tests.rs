@@ -378,7 +378,8 @@ fn what_the_log_has_deleted_stays_so_until_nothing_can_come_back() {
     assert_eq!(plan(&pending), Step::Delete);
     // One that somebody has made since has nothing to do with it.
     let other = in_phase(object(json!({})), SandboxPhase::Running, Some("z"));
-    let beside = Observed { logged: Some(over()), ..seen(other, Some(at("z", Contact::Heard(Seen::Absent), true))) };
+    let beside =
+        Observed { logged: Some(over()), ..seen(other, Some(at("z", Contact::Heard(Seen::Absent), true))) };
     assert_eq!(plan(&beside), Step::Forget { run: "x".into(), proved: false });
 }
 

@@ -94,7 +94,8 @@ impl Fuse {
                 // Events say what happened, and are no part of it.
                 let counts = writes && !request.uri().path().contains("/events");
                 let answering = client.send(request);
-                let answer = if counts { fuse.effect(answering).await } else { fuse.through(answering).await };
+                let answer =
+                    if counts { fuse.effect(answering).await } else { fuse.through(answering).await };
                 if weather == Weather::Losing && writes {
                     return Ok(unanswered(StatusCode::INTERNAL_SERVER_ERROR));
                 }

@@ -42,7 +42,8 @@ impl Hands<'_> {
 
     /// The object that the log has promised: its run ended with its agent, or nobody hears of it.
     pub(super) async fn recover(&self) -> Result<Done, Error> {
-        let Some((log, open)) = self.core.options.log.as_ref().and_then(|log| Some((log, log.of(self.name)?)))
+        let Some((log, open)) =
+            self.core.options.log.as_ref().and_then(|log| Some((log, log.of(self.name)?)))
         else {
             return Ok(Done::Step);
         };
@@ -55,7 +56,9 @@ impl Hands<'_> {
         match self.make(object, "made from the log after a restart").await {
             Ok(_) => {}
             // Nobody can have it any more: its namespace is gone, or the server does not take it.
-            Err(Error::Api(ApiError::Answered(status))) if matches!(status.code, 400 | 404 | 413 | 415 | 422) => {
+            Err(Error::Api(ApiError::Answered(status)))
+                if matches!(status.code, 400 | 404 | 413 | 415 | 422) =>
+            {
                 let why = &status.message;
                 tracing::error!(sandbox = %self.name, "what the log has of it cannot be made: {why}");
             }

@@ -1,5 +1,5 @@
 //! Measures how long a sandbox takes from being asked for to answering, on `agentcube up`: by the fast path, prepared
-//! and not, and by an object that is watched; against `runc run`, `crun run` and `ctr run`:
+//! and not, by an object that is watched, and for the first request of a new session of a Task; against `runc run`, `crun run` and `ctr run`:
 //! `bench-fastpath AGENTCUBE_PROGRAM [--json] [--enforce] [--only=NAME]`. All run the same program, `bench-program` beside
 //! this one. A sandbox answers when its port has taken a connection; a container of the others, when it has answered
 //! over HTTP.
@@ -7,6 +7,7 @@
 mod containerd;
 mod pool;
 mod report;
+mod session;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ use futures_util::future::try_join_all;
 
 use containerd::Containerd;
 use pool::{Pool, Way};
+use session::Sessions;
 
 const ONE_AT_A_TIME: usize = 60;
 const AT_ONCE: usize = 50;
@@ -49,6 +51,7 @@ pub(crate) struct Measured {
 
 enum Peer {
     Pool(Pool),
+    Sessions(Sessions),
     Oci(Oci),
     Containerd(Containerd),
 }
@@ -57,6 +60,7 @@ impl Peer {
     fn name(&self) -> String {
         match self {
             Peer::Pool(pool) => pool.name.clone(),
+            Peer::Sessions(sessions) => sessions.name.clone(),
             Peer::Oci(oci) => oci.name.clone(),
             Peer::Containerd(_) => report::CTR.to_owned(),
         }
@@ -67,6 +71,7 @@ impl Peer {
         let numbers = first..first + count;
         let samples = match self {
             Peer::Pool(pool) => pool.run(count).await,
+            Peer::Sessions(sessions) => sessions.run(count).await,
             Peer::Oci(oci) => processes(numbers.map(|number| oci.start(number))).await,
             Peer::Containerd(ctr) => processes(numbers.map(|number| ctr.start_one(number))).await,
         };
@@ -114,6 +119,9 @@ async fn measure(options: &Options, only: Option<&str>) -> Result<(Vec<Measured>
     pool::import(&place, &archive)?;
     let mut skipped = Vec::new();
     let mut peers = pools(&up.http, &mut skipped).await?;
+    for (name, prepared) in [(report::SESSION, 0), (report::SESSION_PREPARED, AT_ONCE)] {
+        peers.push(Peer::Sessions(Sessions::make(&up.http, &place, name, prepared).await?));
+    }
     peers.extend(others(&root, &archive, &mut skipped));
     peers.retain(|peer| only.is_none_or(|only| peer.name() == only));
     let measured = compare(&peers).await?;

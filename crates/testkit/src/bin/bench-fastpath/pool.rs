@@ -20,9 +20,9 @@ use crate::{AT_ONCE, Sample};
 
 pub(crate) const IMAGE: &str = "bench:1";
 /// What tells the program to go on after the first who asks.
-const STAY: &str = "stay";
-const GROUP: &str = "/apis/sandbox.fast.io/v1alpha1/namespaces/default";
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const STAY: &str = "stay";
+pub(crate) const GROUP: &str = "/apis/sandbox.fast.io/v1alpha1/namespaces/default";
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// How sandboxes are asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -13,6 +13,8 @@ pub(crate) const FAST: &str = "fast path";
 pub(crate) const PREPARED: &str = "fast path, prepared";
 pub(crate) const STRONG: &str = "fast path, STRONG";
 pub(crate) const OBJECT: &str = "object and watch";
+pub(crate) const SESSION: &str = "new session";
+pub(crate) const SESSION_PREPARED: &str = "new session, prepared";
 pub(crate) const CTR: &str = "ctr run";
 const PEER: &str = "runc run";
 /// What the fast path was asked for by those who thought of it, with every runtime.
@@ -62,6 +64,11 @@ fn targets(measured: &[Measured]) -> Vec<Target> {
     if let Some(prepared) = of(PREPARED) {
         targets.push(at_most("50 prepared at once: p99 ms", answering(99, &prepared.many), 50.0));
         targets.push(at_most("claim of a prepared one, p50 ms", stage(&prepared.one, STAGES[4]), 1.0));
+    }
+    let sessions =
+        [("first request of a session, p50 ms", SESSION), ("the same, prepared, p50 ms", SESSION_PREPARED)];
+    for (name, way) in sessions {
+        targets.extend(of(way).map(|it| at_most(name, answering(50, &it.one), 25.0)));
     }
     let runtimes = [("with runc, p50 ms", "fast path, runc"), ("with crun, p50 ms", "fast path, crun")];
     for (name, way) in runtimes {
