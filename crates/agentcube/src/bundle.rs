@@ -1,7 +1,10 @@
-//! `agentcube bundle fetch`: what the init container of a code bundle runs. Says what it does on standard output, and on
+//! `agentcube bundle fetch`: what the init container of a code bundle runs; and `agentcube bundle run`, which then becomes
+//! the program, for a sandbox that has no init containers. Says what it does on standard output, and on
 //! standard error, last, why it failed: that is what the Task's condition shows.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 
 use agentcube_bundle::download::{Digest, Patience};
@@ -22,6 +25,17 @@ pub(crate) struct Arguments {
 enum Command {
     /// Put the code of a Task where it is to run
     Fetch(Fetch),
+    /// The same, and then run a program in its directory
+    Run(Run),
+}
+
+#[derive(Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    fetch: Fetch,
+    /// Program, and its arguments
+    #[arg(last = true, required = true, num_args = 1.., value_name = "PROGRAM")]
+    program: Vec<OsString>,
 }
 
 #[derive(Args)]
@@ -84,14 +98,21 @@ impl Fetch {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Outcome> {
-    let Command::Fetch(fetch) = arguments.command;
+    let (fetch, program) = match arguments.command {
+        Command::Fetch(fetch) => (fetch, Vec::new()),
+        Command::Run(Run { fetch, program }) => (fetch, program),
+    };
+    let code = fetch.into.join("code");
     let tell = |line: String| {
         // A closed output is no reason not to fetch.
         let _ = output::write(format!("{line}\n").as_bytes());
     };
     // Each error tells its cause itself.
     fetch.order().carry_out(&tell).await.map_err(|error| anyhow::anyhow!("{error}"))?;
-    Ok(Outcome::Done)
+    let Some((program, arguments)) = program.split_first() else { return Ok(Outcome::Done) };
+    // Comes back only if it fails: the program takes the place of this process, and gets its signals.
+    let error = std::process::Command::new(program).args(arguments).current_dir(code).exec();
+    Err(anyhow::anyhow!("cannot run {}: {error}", program.display()))
 }
 
 #[cfg(test)]

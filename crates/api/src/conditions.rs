@@ -99,6 +99,8 @@ pub mod task {
     pub const REASON_RUNTIME_CLASS_MISSING: &str = "RuntimeClassMissing";
     /// SpecReady is false: the SandboxPool does not exist.
     pub const REASON_POOL_MISSING: &str = "SandboxPoolMissing";
+    /// The SandboxPool that the Task names has another runtime than the Task asks for.
+    pub const REASON_POOL_RUNTIME: &str = "SandboxPoolRuntime";
     /// SpecReady is false: a Secret that instances need does not exist.
     pub const REASON_SECRET_MISSING: &str = "SecretMissing";
     /// SpecReady is false: a ConfigMap that instances need does not exist.

@@ -48,7 +48,19 @@ pub const SESSION_FINALIZER: &str = "agentcube.io/release-instance";
 pub const SEEN_LEASES: &str = "agentcube.io/seen-leases";
 /// Annotation of a router's Lease: revision of Pods up to which it has seen, and respects, every change.
 pub const SEEN_PODS: &str = "agentcube.io/seen-pods";
-/// Label of a revision's PodTemplate: how instances are made from it, `slots` (Pods of ours) or `job`.
+/// Annotation of a router's Lease: revision of Sandboxes up to which it has seen, and respects, every change.
+pub const SEEN_SANDBOXES: &str = "agentcube.io/seen-sandboxes";
+/// Annotation of a session's Lease: its instance is paused, or is about to be, under this number. Whoever wants to serve
+/// the session wakes the instance under the same number ([`WOKEN`]), and removes this when it runs.
+pub const RESTS: &str = "agentcube.io/rests";
+/// Annotation of a Sandbox that is an instance: the number under which it was last woken. It is never paused under the
+/// same number again, so a late pause does not stop what was woken.
+pub const WOKEN: &str = "agentcube.io/woken";
+/// Annotation of the template in a revision's PodTemplate: what its Sandboxes are, as JSON, where its form is
+/// `sandboxes`.
+pub const SANDBOX_SPEC: &str = "agentcube.io/sandbox";
+/// Label of a revision's PodTemplate: how instances are made from it, `slots` (Pods of ours), `sandboxes` (Sandboxes on a
+/// pool) or `job`.
 pub const FORM: &str = "agentcube.io/form";
 /// Label of an instance: number of its slot, below the Task's maximum. Absent on the Pods of a Job.
 pub const SLOT: &str = "agentcube.io/slot";

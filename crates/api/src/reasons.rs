@@ -3,6 +3,8 @@
 
 /// A session had been idle for longer than `idleTimeout`.
 pub const SESSION_IDLE: &str = "SessionIdle";
+/// A session was idle for longer than `idleTimeout` and is paused; a request wakes it.
+pub const SESSION_PAUSED: &str = "SessionPaused";
 /// A session's instance had lived for longer than `ttl`.
 pub const SESSION_EXPIRED: &str = "SessionExpired";
 /// A session's Lease was deleted by hand.
@@ -27,6 +29,8 @@ pub const INSTANCE_EXCESS: &str = "InstanceExcess";
 pub const INSTANCE_SPENT: &str = "InstanceSpent";
 /// An instance without a session had lived for longer than `ttl`.
 pub const INSTANCE_EXPIRED: &str = "InstanceExpired";
+/// The agent of a free instance is silent, or has lost it.
+pub const INSTANCE_LOST: &str = "InstanceLost";
 /// An instance had ended by itself.
 pub const INSTANCE_DEAD: &str = "InstanceDead";
 /// An instance's annotations had been edited so that they could not be read.

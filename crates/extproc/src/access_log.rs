@@ -126,7 +126,7 @@ mod tests {
             namespace: "prod",
             task: "chat",
             key: Some(SessionKey::new("u/1").unwrap()),
-            instance: InstanceId { name: "chat-0".into(), uid: "uid-0".into() },
+            instance: InstanceId::pod("chat-0", "uid-0"),
         };
         for (type_, ended) in [
             (AccessLogType::DownstreamEnd, Some(true)),

@@ -33,25 +33,60 @@ impl Display for SpecId {
     }
 }
 
-/// One instance: a Pod of the Task's namespace. A Pod that comes later under the same name is another instance.
+/// What an instance is on the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    #[default]
+    Pod,
+    /// A Sandbox on a SandboxPool.
+    Sandbox,
+}
+
+impl Kind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Pod => "Pod",
+            Kind::Sandbox => "Sandbox",
+        }
+    }
+}
+
+/// What a Sandbox has before its name where it is named together with its UID.
+const SANDBOX: &str = "sandbox";
+
+/// One instance: a Pod or a Sandbox of the Task's namespace. One that comes later under the same name is another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId {
+    pub kind: Kind,
     pub name: Arc<str>,
     pub uid: Arc<str>,
 }
 
 impl Display for InstanceId {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.name, self.uid)
+        match self.kind {
+            Kind::Pod => write!(f, "{}/{}", self.name, self.uid),
+            Kind::Sandbox => write!(f, "{SANDBOX}/{}/{}", self.name, self.uid),
+        }
     }
 }
 
 impl InstanceId {
+    /// A Pod.
+    pub fn pod(name: impl Into<Arc<str>>, uid: impl Into<Arc<str>>) -> InstanceId {
+        InstanceId { kind: Kind::Pod, name: name.into(), uid: uid.into() }
+    }
+
     /// Reads what [`Display`] wrote.
     pub fn parse(text: &str) -> Option<InstanceId> {
-        let (name, uid) = text.split_once('/')?;
-        let whole = !name.is_empty() && !uid.is_empty() && !uid.contains('/');
-        whole.then(|| InstanceId { name: name.into(), uid: uid.into() })
+        let (rest, uid) = text.rsplit_once('/')?;
+        let (kind, name) = match rest.split_once('/') {
+            None => (Kind::Pod, rest),
+            Some((SANDBOX, name)) => (Kind::Sandbox, name),
+            Some(_) => return None,
+        };
+        let whole = !name.is_empty() && !uid.is_empty() && !name.contains('/');
+        whole.then(|| InstanceId { kind, name: name.into(), uid: uid.into() })
     }
 }
 
@@ -123,9 +158,11 @@ mod tests {
 
     #[test]
     fn an_instance_is_read_as_it_was_written() {
-        let id = InstanceId { name: "agent-3".into(), uid: "0a1b".into() };
-        assert_eq!(InstanceId::parse(&id.to_string()), Some(id));
-        for bad in ["", "agent-3", "/0a1b", "agent-3/", "a/b/c"] {
+        for kind in [Kind::Pod, Kind::Sandbox] {
+            let id = InstanceId { kind, name: "agent-3".into(), uid: "0a1b".into() };
+            assert_eq!(InstanceId::parse(&id.to_string()), Some(id));
+        }
+        for bad in ["", "agent-3", "/0a1b", "agent-3/", "a/b/c", "sandbox/a/", "sandbox//b", "sandbox/a/b/c"] {
             assert_eq!(InstanceId::parse(bad), None, "{bad}");
         }
     }

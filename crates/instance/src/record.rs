@@ -1,4 +1,4 @@
-//! How the reservation protocol is written down: what a session's Lease and an instance's Pod say, and what they say
+//! How the reservation protocol is written down: what a session's Lease and an instance's object say, and what they say
 //! together. Reading never fails for want of a field that others may have removed: what cannot be read is a state of
 //! its own, which nobody serves from.
 
@@ -8,10 +8,9 @@ use std::sync::Arc;
 use agentcube_api::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 use kube::core::ObjectMeta;
 
+use crate::bearer::Bearer;
 use crate::identity::{InstanceId, SessionKey, SpecId};
 
 /// Name of the Lease of a session: the same for every router, so that only one of them creates it.
@@ -95,6 +94,9 @@ pub struct Session {
     pub renewed: Timestamp,
     /// It is to end for being idle, unless a router objects.
     pub releasing: bool,
+    /// It rests: its instance is paused, or is about to be, under this number. Nobody serves it before its instance was
+    /// woken under the same number.
+    pub rests: Option<u64>,
     /// It ends: the Lease is being deleted and waits for its instance to be given back.
     pub ending: bool,
     /// A router had requests in flight when it saw the deletion.
@@ -137,6 +139,8 @@ impl Session {
             created,
             renewed: spec.renew_time.as_ref().map_or(created, |time| time.0),
             releasing: annotation(meta, labels::RELEASING).is_some(),
+            // What cannot be read rests too: waking it does no harm.
+            rests: annotation(meta, labels::RESTS).map(|number| number.parse().unwrap_or(0)),
             ending: meta.deletion_timestamp.is_some(),
             interrupted: annotation(meta, labels::INTERRUPTED).is_some(),
         })
@@ -149,9 +153,10 @@ pub struct RouterLease {
     pub name: Arc<str>,
     pub version: u64,
     pub renewed: Timestamp,
-    /// Revisions up to which it has seen, and respects, every change of Leases and of Pods.
+    /// Revisions up to which it has seen, and respects, every change of Leases, of Pods and of Sandboxes.
     pub seen_leases: u64,
     pub seen_pods: u64,
+    pub seen_sandboxes: u64,
 }
 
 impl RouterLease {
@@ -168,6 +173,7 @@ impl RouterLease {
             renewed: lease.spec.as_ref()?.renew_time.as_ref()?.0,
             seen_leases: seen(labels::SEEN_LEASES),
             seen_pods: seen(labels::SEEN_PODS),
+            seen_sandboxes: seen(labels::SEEN_SANDBOXES),
         })
     }
 }
@@ -181,7 +187,9 @@ pub enum Life {
     Ready,
     /// Was ready and is no longer, though its processes may live.
     Unready,
-    /// Is being deleted; its processes may live until the Pod is gone.
+    /// Stands still, and can serve again when it is told to go on.
+    Paused,
+    /// Is being deleted; its processes may live until the object is gone.
     Terminating,
     /// Its processes have ended for good.
     Dead,
@@ -198,7 +206,7 @@ pub enum Hold {
     Spoilt,
 }
 
-/// What an instance's Pod says.
+/// What an instance's object says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Instance {
     pub namespace: Arc<str>,
@@ -209,8 +217,14 @@ pub struct Instance {
     /// Its slot; none for the Pods of a Job.
     pub slot: Option<u32>,
     pub address: Option<IpAddr>,
+    /// The port at that address; none for the Task's own.
+    pub port: Option<u16>,
     pub life: Life,
     pub hold: Hold,
+    /// It is to stand still.
+    pub paused: bool,
+    /// The number under which it was last woken.
+    pub woken: Option<u64>,
     /// It is to be given back, unless a router objects.
     pub releasing: bool,
     /// The router that started it for requests of its own.
@@ -220,22 +234,31 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// What the Pod says; nothing if it is no instance of a Task.
-    pub fn read(pod: &Pod) -> Option<Instance> {
-        let meta = &pod.metadata;
+    /// What the Pod or Sandbox says; nothing if it is no instance of a Task.
+    pub fn read<B: Bearer>(object: &B) -> Option<Instance> {
+        let meta = object.meta();
         let label = |name| meta.labels.as_ref().and_then(|labels| labels.get(name)).map(String::as_str);
         let created = meta.creation_timestamp.as_ref()?.0;
         let last_active = annotation(meta, labels::LAST_ACTIVE).and_then(|text| text.parse().ok());
+        let (address, port) = object.place();
+        let hold = hold(meta);
         Some(Instance {
             namespace: meta.namespace.as_deref()?.into(),
-            id: InstanceId { name: meta.name.as_deref()?.into(), uid: meta.uid.as_deref()?.into() },
+            id: InstanceId {
+                kind: B::KIND,
+                name: meta.name.as_deref()?.into(),
+                uid: meta.uid.as_deref()?.into(),
+            },
             version: version(meta)?,
             task_uid: label(labels::TASK_UID)?.into(),
             spec_id: SpecId(label(labels::SPEC_ID)?.into()),
             slot: label(labels::SLOT).and_then(|slot| slot.parse().ok()),
-            address: pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()?.parse().ok()),
-            life: life(pod),
-            hold: hold(meta),
+            address,
+            port,
+            life: object.life(hold != Hold::Free),
+            hold,
+            paused: object.is_paused(),
+            woken: annotation(meta, labels::WOKEN).and_then(|number| number.parse().ok()),
             releasing: annotation(meta, labels::RELEASING).is_some(),
             created_for: annotation(meta, labels::CREATED_FOR).map(Into::into),
             created,
@@ -263,25 +286,6 @@ fn hold(meta: &ObjectMeta) -> Hold {
     }
 }
 
-fn life(pod: &Pod) -> Life {
-    let Some(status) = &pod.status else { return Life::Starting };
-    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
-        return Life::Dead;
-    }
-    if pod.metadata.deletion_timestamp.is_some() {
-        return Life::Terminating;
-    }
-    let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
-    if ready.is_some_and(|ready| ready.status == "True") {
-        return Life::Ready;
-    }
-    // Only what was ready once was ever given to a session; whether it was is what its hold tells. A container that
-    // ended once is not new either.
-    let restarted = status.container_statuses.iter().flatten().any(|container| container.restart_count > 0);
-    let taken = !matches!(hold(&pod.metadata), Hold::Free);
-    if restarted || taken { Life::Unready } else { Life::Starting }
-}
-
 fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(name).map(String::as_str)
 }
@@ -291,13 +295,9 @@ fn version(meta: &ObjectMeta) -> Option<u64> {
     meta.resource_version.as_ref()?.parse().ok()
 }
 
-/// The instance's name and UID, as a session's Lease names it.
-pub fn instance_id(pod: &Pod) -> Option<InstanceId> {
-    Some(InstanceId { name: pod.name_any().into(), uid: pod.uid()?.into() })
-}
-
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
     use serde_json::{Value, json};
 
     use super::*;

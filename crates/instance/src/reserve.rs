@@ -130,6 +130,8 @@ struct Shared {
     announced: watch::Sender<bool>,
     /// All Tasks were read once.
     known_tasks: watch::Sender<bool>,
+    /// A Task has its instances on a pool.
+    sandboxes_wanted: watch::Sender<bool>,
     stopping: CancellationToken,
 }
 
@@ -157,7 +159,7 @@ impl Reserver {
             namespace,
             timing,
             clock,
-            writes: Writes { client, me: binder.clone() },
+            writes: Writes::new(client, binder.clone()),
             binder,
             index: Index::new(),
             aliases: Aliases::new(),
@@ -178,6 +180,7 @@ impl Reserver {
             scaling: Mutex::default(),
             announced: watch::Sender::new(false),
             known_tasks: watch::Sender::new(false),
+            sandboxes_wanted: watch::Sender::new(false),
             stopping: CancellationToken::new(),
             me,
         };
@@ -284,7 +287,7 @@ impl Shared {
         path: Path,
         in_use: InUse,
     ) -> Option<Reserved> {
-        let endpoint = Endpoint { host: instance.address?, port: view.port };
+        let endpoint = Endpoint { host: instance.address?, port: instance.port.unwrap_or(view.port) };
         let token = self.signer.token(view, instance, key);
         Some(Reserved { instance: instance.id.clone(), endpoint, token, path, in_use })
     }

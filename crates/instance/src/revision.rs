@@ -1,20 +1,25 @@
 //! A revision of a Task's instances as the control plane left it: a `PodTemplate` named by the specID. Whoever starts
-//! an instance makes its Pod from this and from nothing else, so that a change of the Task in between changes nothing.
+//! an instance makes its Pod or Sandbox from this and from nothing else, so that a change of the Task in between changes
+//! nothing.
 
 use std::collections::BTreeMap;
 
-use agentcube_api::labels;
+use agentcube_api::sandbox::SandboxSpec;
+use agentcube_api::{Sandbox, labels};
 use k8s_openapi::api::core::v1::{Pod, PodTemplate, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::ObjectMeta;
 
-use crate::identity::{SpecId, TaskId};
+use crate::bearer::Body;
+use crate::identity::{Kind, SpecId, TaskId};
 
 /// How instances are made from a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// Pods of ours in numbered slots.
     Slots,
+    /// Sandboxes on a pool, in numbered slots.
+    Sandboxes,
     /// The Pods of a Job, each of which ends by itself after its request.
     Job,
 }
@@ -24,7 +29,16 @@ impl Form {
     pub fn label(self) -> &'static str {
         match self {
             Form::Slots => "slots",
+            Form::Sandboxes => "sandboxes",
             Form::Job => "job",
+        }
+    }
+
+    /// What the instances are.
+    pub fn kind(self) -> Kind {
+        match self {
+            Form::Slots | Form::Job => Kind::Pod,
+            Form::Sandboxes => Kind::Sandbox,
         }
     }
 }
@@ -36,6 +50,8 @@ pub struct Revision {
     pub spec_id: SpecId,
     pub form: Form,
     pub template: PodTemplateSpec,
+    /// What its Sandboxes are, if that is its form.
+    pub sandbox: Option<SandboxSpec>,
 }
 
 impl Revision {
@@ -45,6 +61,7 @@ impl Revision {
         let label = |name| meta.labels.as_ref()?.get(name).map(String::as_str);
         let form = match label(labels::FORM)? {
             "slots" => Form::Slots,
+            "sandboxes" => Form::Sandboxes,
             "job" => Form::Job,
             _ => return None,
         };
@@ -55,38 +72,49 @@ impl Revision {
             name: owner.name.as_str().into(),
             uid: owner.uid.as_str().into(),
         };
-        Some(Revision {
-            task,
-            spec_id: SpecId(meta.name.as_deref()?.into()),
-            form,
-            template: object.template.clone()?,
-        })
+        let template = object.template.clone()?;
+        let sandbox = match form {
+            Form::Slots | Form::Job => None,
+            Form::Sandboxes => Some(sandbox(&template)?),
+        };
+        Some(Revision { task, spec_id: SpecId(meta.name.as_deref()?.into()), form, template, sandbox })
     }
 
-    /// The Pod of a slot, free, started on behalf of a router or (none) to keep up the minimum.
+    /// The instance of a slot, free, started on behalf of a router or (none) to keep up the minimum.
+    pub fn instance(&self, slot: u32, created_for: Option<&str>) -> Body {
+        let Some(spec) = &self.sandbox else { return self.pod(slot, created_for).into() };
+        let mut metadata = self.metadata(slot, created_for);
+        // Its controller would add it before anything else.
+        metadata.finalizers = Some(vec![labels::SANDBOX_FINALIZER.into()]);
+        Sandbox { metadata, spec: spec.clone(), status: None }.into()
+    }
+
+    /// The Pod of a slot.
     pub fn pod(&self, slot: u32, created_for: Option<&str>) -> Pod {
+        let metadata = self.metadata(slot, created_for);
+        Pod { metadata, spec: self.template.spec.clone(), status: None }
+    }
+
+    fn metadata(&self, slot: u32, created_for: Option<&str>) -> ObjectMeta {
         let template = self.template.metadata.clone().unwrap_or_default();
-        let mut of_pod = template.labels.unwrap_or_default();
-        of_pod.extend(self.labels());
-        of_pod.insert(labels::SLOT.into(), slot.to_string());
+        let mut of_instance = template.labels.unwrap_or_default();
+        of_instance.extend(self.labels());
+        of_instance.insert(labels::SLOT.into(), slot.to_string());
         let mut annotations = template.annotations.unwrap_or_default();
+        annotations.remove(labels::SANDBOX_SPEC);
         annotations.insert(labels::RESERVE_KEY.into(), String::new());
         annotations.insert(labels::RESERVATION.into(), String::new());
         annotations.insert(labels::LAST_ACTIVE.into(), String::new());
         if let Some(router) = created_for {
             annotations.insert(labels::CREATED_FOR.into(), router.into());
         }
-        Pod {
-            metadata: ObjectMeta {
-                name: Some(slot_name(&self.task.name, slot)),
-                namespace: Some(self.task.namespace.to_string()),
-                labels: Some(of_pod),
-                annotations: Some(annotations),
-                owner_references: Some(vec![owner(&self.task)]),
-                ..ObjectMeta::default()
-            },
-            spec: self.template.spec.clone(),
-            status: None,
+        ObjectMeta {
+            name: Some(slot_name(&self.task.name, slot)),
+            namespace: Some(self.task.namespace.to_string()),
+            labels: Some(of_instance),
+            annotations: Some(annotations),
+            owner_references: Some(vec![owner(&self.task)]),
+            ..ObjectMeta::default()
         }
     }
 
@@ -94,6 +122,12 @@ impl Revision {
     pub fn labels(&self) -> BTreeMap<String, String> {
         labels_of(&self.task, &self.spec_id)
     }
+}
+
+/// What the Sandboxes of a template are; nothing if that cannot be read.
+pub fn sandbox(template: &PodTemplateSpec) -> Option<SandboxSpec> {
+    let annotations = template.metadata.as_ref()?.annotations.as_ref()?;
+    serde_json::from_str(annotations.get(labels::SANDBOX_SPEC)?).ok()
 }
 
 /// The labels of everything that belongs to a revision.
@@ -117,7 +151,7 @@ pub fn owner(task: &TaskId) -> OwnerReference {
     }
 }
 
-/// Name of the Pod in a slot. The API server lets nobody fill a slot twice, and all revisions share the slots.
+/// Name of the instance in a slot. The API server lets nobody fill a slot twice, and all revisions share the slots.
 pub fn slot_name(task: &str, slot: u32) -> String {
     format!("{task}-{slot}")
 }
@@ -162,6 +196,21 @@ mod tests {
         assert_eq!((annotations["note"].as_str(), annotations[labels::RESERVE_KEY].as_str()), ("kept", ""));
         assert_eq!(annotations[labels::CREATED_FOR], "router-a");
         assert_eq!(meta.owner_references.as_ref().unwrap()[0].uid, "t1");
+    }
+
+    #[test]
+    fn a_sandbox_is_made_from_the_revision_alone() {
+        let mut revision = revision();
+        let spec = SandboxSpec { image: "host".into(), pool_ref: "quick".into(), ..SandboxSpec::default() };
+        let annotations = revision.template.metadata.as_mut().unwrap().annotations.as_mut().unwrap();
+        annotations.insert(labels::SANDBOX_SPEC.into(), serde_json::to_string(&spec).unwrap());
+        revision.sandbox = sandbox(&revision.template);
+        let Body::Sandbox(made) = revision.instance(2, None) else { panic!("not a Sandbox") };
+        assert_eq!((made.metadata.name.as_deref(), &made.spec), (Some("agent-2"), &spec));
+        let annotations = made.metadata.annotations.as_ref().unwrap();
+        assert_eq!(annotations.get(labels::SANDBOX_SPEC), None);
+        assert_eq!((annotations["note"].as_str(), annotations[labels::RESERVATION].as_str()), ("kept", ""));
+        assert_eq!(made.metadata.labels.as_ref().unwrap()[labels::SLOT], "2");
     }
 
     #[test]

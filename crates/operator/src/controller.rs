@@ -70,7 +70,16 @@ impl<K: Key> Controller<K> {
     }
 
     /// Has the keys that `keys` gives for a change reconciled. Nothing is reconciled before the cache is filled.
-    pub fn watch<O, I>(mut self, cache: &Cache<O>, keys: impl Fn(&Change<O>) -> I + Send + 'static) -> Self
+    pub fn watch<O, I>(self, cache: &Cache<O>, keys: impl Fn(&Change<O>) -> I + Send + 'static) -> Self
+    where
+        O: Object,
+        I: IntoIterator<Item = K>,
+    {
+        self.hear(cache, keys).needs(cache)
+    }
+
+    /// The same without waiting for the cache, which may be filled later, or never.
+    pub fn hear<O, I>(mut self, cache: &Cache<O>, keys: impl Fn(&Change<O>) -> I + Send + 'static) -> Self
     where
         O: Object,
         I: IntoIterator<Item = K>,
@@ -82,7 +91,7 @@ impl<K: Key> Controller<K> {
                 keys(&change).into_iter().for_each(|key| queue.add(key));
             }
         }));
-        self.needs(cache)
+        self
     }
 
     /// Reconciles nothing before this cache is filled.

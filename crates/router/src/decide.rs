@@ -350,7 +350,7 @@ mod tests {
                 headers(&[("x_reserved_token", "forged"), ("x_forwarded-for", "forged"), ("x_other", "1")]);
             let plan = plan(&table(), &asked(name, path, &underscores), Who::default()).unwrap();
             let reserved = Reserved {
-                instance: InstanceId { name: "chat-0".into(), uid: "p1".into() },
+                instance: InstanceId::pod("chat-0", "p1"),
                 endpoint: Endpoint { host: [10, 0, 0, 1].into(), port: 8080 },
                 token: Token::random(),
                 path: provider::Path::Reused,

@@ -135,7 +135,7 @@ fn is_decent(key: &SessionKey) -> bool {
 
 fn reserved() -> Reserved {
     Reserved {
-        instance: InstanceId { name: "http-0".into(), uid: "p1".into() },
+        instance: InstanceId::pod("http-0", "p1"),
         endpoint: Endpoint { host: [10, 0, 0, 1].into(), port: 8080 },
         token: Token::random(),
         path: provider::Path::Reused,

@@ -1,10 +1,13 @@
-//! Counts of instances by Task. Of each Pod only a few bytes are kept.
+//! Counts of instances by Task. Of each only a few bytes are kept.
 
 use std::collections::{HashMap, HashSet};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use agentcube_api::agentcube::task::InstanceStatistics;
-use agentcube_api::labels;
+use agentcube_api::{Sandbox, labels};
+use agentcube_instance::Kind;
+use agentcube_instance::bearer::Bearer;
 use agentcube_instance::record::{Hold, Instance, Life};
 use agentcube_operator::watch::{self, Sink};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +15,7 @@ use kube::core::ObjectMeta;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as signal};
 use tokio_util::sync::CancellationToken;
 
 /// A Task of which an instance came, went or changed.
@@ -34,18 +37,23 @@ pub(crate) struct Counts {
 struct Shared {
     state: Mutex<State>,
     changes: mpsc::UnboundedSender<Changed>,
+    /// A Task has its instances on a pool.
+    sandboxes_wanted: signal::Sender<bool>,
 }
+
+/// What tells instances apart: their kind, namespace and name.
+type Key = (Kind, String, String);
 
 #[derive(Debug, Default)]
 struct State {
-    pods: HashMap<(String, String), Kept>,
+    instances: HashMap<Key, Kept>,
     by_task: HashMap<Arc<str>, InstanceStatistics>,
 }
 
-/// What is kept of a Pod.
+/// What is kept of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
-    key: (String, String),
+    key: Key,
     of: Option<Changed>,
     life: Life,
     reserved: bool,
@@ -54,7 +62,8 @@ pub(crate) struct Kept {
 impl Counts {
     pub(crate) fn new() -> (Counts, mpsc::UnboundedReceiver<Changed>) {
         let (changes, receiver) = mpsc::unbounded_channel();
-        let shared = Shared { state: Mutex::default(), changes };
+        let sandboxes_wanted = signal::Sender::new(false);
+        let shared = Shared { state: Mutex::default(), changes, sandboxes_wanted };
         (Counts { shared: Arc::new(shared) }, receiver)
     }
 
@@ -63,22 +72,49 @@ impl Counts {
         self.shared.state.lock().by_task.get(uid).copied().unwrap_or_default()
     }
 
+    /// Has Sandboxes counted too from now on.
+    pub(crate) fn want_sandboxes(&self) {
+        self.shared.sandboxes_wanted.send_if_modified(|wanted| !std::mem::replace(wanted, true));
+    }
+
     /// Follows all instances until the shutdown.
     pub(crate) async fn run(self, client: Client, shutdown: CancellationToken) {
         let config = watcher::Config::default().labels(labels::TASK_UID);
-        watch::follow::<Pod, _>(client, config, self.shared, shutdown).await;
+        let pods = watch::follow::<Pod, _>(
+            client.clone(),
+            config.clone(),
+            Followed { shared: self.shared.clone(), kind: PhantomData },
+            shutdown.clone(),
+        );
+        let sandboxes = async {
+            let mut wanted = self.shared.sandboxes_wanted.subscribe();
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                // The sender is ours, so there is no error.
+                _ = wanted.wait_for(|wanted| *wanted) => {}
+            }
+            let sink = Followed { shared: self.shared.clone(), kind: PhantomData };
+            watch::follow::<Sandbox, _>(client, config, sink, shutdown.clone()).await;
+        };
+        tokio::join!(pods, sandboxes);
     }
 }
 
-impl Sink<Pod> for Shared {
+/// Where the watch of a kind leads.
+struct Followed<B> {
+    shared: Arc<Shared>,
+    kind: PhantomData<B>,
+}
+
+impl<B: Bearer> Sink<B> for Followed<B> {
     type Item = Kept;
 
-    fn read(&self, pod: Pod) -> Kept {
-        let key = (pod.namespace().unwrap_or_default(), pod.name_any());
-        let instance = Instance::read(&pod);
-        let task = pod.labels().get(labels::TASK).cloned().unwrap_or_default();
+    fn read(&self, object: B) -> Kept {
+        let key = (B::KIND, object.namespace().unwrap_or_default(), object.name_any());
+        let instance = Instance::read(&object);
+        let task = object.labels().get(labels::TASK).cloned().unwrap_or_default();
         let of = instance.as_ref().map(|instance| Changed {
-            namespace: key.0.clone(),
+            namespace: key.1.clone(),
             task,
             uid: instance.task_uid.clone(),
         });
@@ -91,36 +127,38 @@ impl Sink<Pod> for Shared {
     }
 
     fn listed(&self, items: Vec<Kept>, _: u64) {
-        let mut state = self.state.lock();
-        let gone: Vec<(String, String)> = {
-            let there: HashSet<&(String, String)> = items.iter().map(|item| &item.key).collect();
-            state.pods.keys().filter(|key| !there.contains(key)).cloned().collect()
+        let mut state = self.shared.state.lock();
+        let gone: Vec<Key> = {
+            let there: HashSet<&Key> = items.iter().map(|item| &item.key).collect();
+            let of_kind = state.instances.keys().filter(|key| key.0 == B::KIND);
+            of_kind.filter(|key| !there.contains(key)).cloned().collect()
         };
         for key in gone {
-            self.put(&mut state, &key, None);
+            self.shared.put(&mut state, &key, None);
         }
         for item in items {
-            self.put(&mut state, &item.key.clone(), Some(item));
+            self.shared.put(&mut state, &item.key.clone(), Some(item));
         }
     }
 
     fn applied(&self, item: Kept, _: u64) {
-        self.put(&mut self.state.lock(), &item.key.clone(), Some(item));
+        self.shared.put(&mut self.shared.state.lock(), &item.key.clone(), Some(item));
     }
 
     fn deleted(&self, meta: &ObjectMeta, _: u64) {
-        let key = (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
-        self.put(&mut self.state.lock(), &key, None);
+        let (namespace, name) = (meta.namespace.clone(), meta.name.clone());
+        let key = (B::KIND, namespace.unwrap_or_default(), name.unwrap_or_default());
+        self.shared.put(&mut self.shared.state.lock(), &key, None);
     }
 
     fn bookmark(&self, _: u64) {}
 }
 
 impl Shared {
-    fn put(&self, state: &mut State, key: &(String, String), new: Option<Kept>) {
+    fn put(&self, state: &mut State, key: &Key, new: Option<Kept>) {
         let old = match &new {
-            Some(new) => state.pods.insert(key.clone(), new.clone()),
-            None => state.pods.remove(key),
+            Some(new) => state.instances.insert(key.clone(), new.clone()),
+            None => state.instances.remove(key),
         };
         if old == new {
             return;
@@ -174,8 +212,8 @@ mod tests {
     #[test]
     fn counts_follow_every_change_and_tell_of_it_once() {
         let (counts, mut changes) = Counts::new();
-        let sink = &counts.shared;
-        let apply = |pod: Pod| Sink::<Pod>::applied(&**sink, sink.read(pod), 1);
+        let sink = Followed::<Pod> { shared: counts.shared.clone(), kind: PhantomData };
+        let apply = |pod: Pod| sink.applied(sink.read(pod), 1);
         apply(pod("a", false, ""));
         apply(pod("b", true, ""));
         apply(pod("c", true, "user"));
@@ -184,7 +222,11 @@ mod tests {
         apply(pod("c", true, "user"));
         apply(pod("b", true, "other"));
         assert_eq!(counts.of("t1"), InstanceStatistics { reserved: 2, idle: 0, ..all });
-        Sink::<Pod>::deleted(&**sink, &pod("a", false, "").metadata, 2);
+        // A Sandbox of the same name is another instance.
+        let others = Followed::<Sandbox> { shared: counts.shared.clone(), kind: PhantomData };
+        others.deleted(&pod("b", false, "").metadata, 2);
+        others.listed(Vec::new(), 2);
+        sink.deleted(&pod("a", false, "").metadata, 2);
         sink.listed(vec![sink.read(pod("b", true, ""))], 3);
         let one = InstanceStatistics { total: 1, creating: 0, ready: 1, reserved: 0, idle: 1 };
         assert_eq!(counts.of("t1"), one);

@@ -42,6 +42,14 @@ pub struct DeploymentSpec {
     pub code_bundle: Option<CodeBundleSpec>,
 }
 
+impl DeploymentSpec {
+    /// The SandboxPool on which instances start; none if they are Pods.
+    pub fn pool_ref(&self) -> Option<&str> {
+        let of_sandbox = self.sandbox_template.as_ref().and_then(|template| template.pool_ref.as_deref());
+        of_sandbox.or_else(|| self.code_bundle.as_ref()?.pool_ref.as_deref())
+    }
+}
+
 /// What an instance is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -57,6 +65,10 @@ pub enum DeploymentType {
 /// A strongly isolated instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel::rules(&[
+    ("has(self.poolRef) == has(oldSelf.poolRef)",
+     "poolRef can be changed, but neither added nor removed: create another Task instead"),
+])))]
 pub struct SandboxTemplateSpec {
     /// The isolation, such as firecracker, kata-qemu or gvisor; the operator's configuration maps it to a
     /// RuntimeClass. Defaults to the configured one.
@@ -64,7 +76,7 @@ pub struct SandboxTemplateSpec {
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub runtime: Option<String>,
     /// SandboxPool of the same namespace on which instances start, on the fast path. Without it an instance is a Pod
-    /// under the RuntimeClass of `runtime`.
+    /// under the RuntimeClass of `runtime`. Neither can become the other.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub pool_ref: Option<String>,
@@ -155,6 +167,8 @@ pub struct RootfsSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = cel::rules(&[
+    ("has(self.poolRef) == has(oldSelf.poolRef)",
+     "poolRef can be changed, but neither added nor removed: create another Task instead"),
     ("[has(self.zipUrl), has(self.inline), has(self.configMap), has(self.pvc)].filter(x, x).size() == 1",
      "exactly one of zipUrl, inline, configMap and pvc must be set"),
     ("!has(self.zipUrl) || self.zipUrl.startsWith('https://') || has(self.sha256)",

@@ -48,6 +48,17 @@ pub const DEFAULT_MAX_INSTANCES: i32 = 100;
     printcolumn(name = "Spec", type_ = "string", json_path = ".status.specID", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel::rules(&[
+    ("!has(self.scaling) || !has(self.scaling.instanceLifecycle) || \
+      !has(self.scaling.instanceLifecycle.idleAction) || self.scaling.instanceLifecycle.idleAction != 'Pause' || \
+      (has(self.deployment.sandboxTemplate) && has(self.deployment.sandboxTemplate.poolRef)) || \
+      (has(self.deployment.codeBundle) && has(self.deployment.codeBundle.poolRef))",
+     "idleAction Pause needs poolRef: only instances on a SandboxPool can be paused"),
+    ("!has(self.scaling) || !has(self.scaling.instanceLifecycle) || \
+      !has(self.scaling.instanceLifecycle.idleAction) || self.scaling.instanceLifecycle.idleAction != 'Pause' || \
+      (has(self.routing) && has(self.routing.routePolicy) && self.routing.routePolicy == 'BySession')",
+     "idleAction Pause needs routePolicy BySession: without sessions there is nothing that a request could wake"),
+])))]
 pub struct TaskSpec {
     /// How the agent's instances are made.
     pub deployment: DeploymentSpec,
@@ -121,9 +132,23 @@ pub struct InstanceLifecycleSpec {
     /// Without it sessions do not end for being idle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout: Option<GoDuration>,
+    /// What becomes of a session that was idle for idleTimeout: Delete ends it, Pause has its instance stand still until
+    /// the next request; it keeps its memory, and its place among maxInstances. Pause needs a poolRef.
+    #[serde(default)]
+    pub idle_action: IdleAction,
     /// The longest that an instance lives, counted from its creation. Without it there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<GoDuration>,
+}
+
+/// What becomes of an idle session: Delete ends it, Pause has its instance stand still until the next request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum IdleAction {
+    /// The session ends.
+    #[default]
+    Delete,
+    /// The session keeps its instance, which stands still and keeps its memory.
+    Pause,
 }
 
 /// What becomes of an instance when its session ends: Never deletes it, Always gives it to the next session.

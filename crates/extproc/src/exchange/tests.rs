@@ -101,7 +101,7 @@ fn head(route: Option<&str>, fields: &[(&str, &str)]) -> ProcessingRequest {
 
 fn reserved() -> Reserved {
     Reserved {
-        instance: InstanceId { name: "chat-0".into(), uid: "p1".into() },
+        instance: InstanceId::pod("chat-0", "p1"),
         endpoint: Endpoint { host: [10, 0, 0, 1].into(), port: 8080 },
         token: Token::random(),
         path: provider::Path::Reused,

@@ -5,7 +5,7 @@ mod confirm;
 
 use std::sync::Arc;
 
-use agentcube_api::{Task, labels};
+use agentcube_api::{Sandbox, Task, labels};
 use agentcube_operator::cache::{Cache, Object};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
@@ -22,7 +22,8 @@ use super::explain::Explainer;
 use super::observe::{Concerned, Index, TaskKey};
 use super::operation::{Condition, LeaseRef, Operation, PodRef, Reason};
 use super::view::Rules;
-use crate::identity::SpecId;
+use crate::bearer::{Bearer, Body, Instances};
+use crate::identity::{Kind, SpecId};
 use crate::revision::Revision;
 
 /// What came of an operation.
@@ -49,11 +50,11 @@ impl Hands {
     /// Carries out one operation for a Task.
     pub(super) async fn apply(&self, key: &TaskKey, operation: &Operation) -> Result<Outcome, kube::Error> {
         // Read before it is gone, for the Event.
-        let pod = operation.pod().and_then(|pod| self.caches.pods.get(&pod.namespace, &pod.id.name));
+        let body = operation.pod().and_then(|pod| self.held(pod));
         let outcome = self.carry_out(key, operation).await?;
         if outcome == Outcome::Done {
             tracing::debug!(namespace = %key.namespace, ?operation, "done");
-            self.explainer.done(self.task(key).as_deref(), pod.as_deref(), operation);
+            self.explainer.done(self.task(key).as_deref(), body.as_ref(), operation);
             self.remember(key, operation);
         }
         Ok(outcome)
@@ -91,6 +92,14 @@ impl Hands {
                 self.change_lease(lease, |lease| drop(lease.annotations_mut().remove(labels::RELEASING)))
                     .await
             }
+            Operation::RestSession { lease: seen } => {
+                self.change_lease(seen, |lease| {
+                    lease.annotations_mut().insert(labels::RESTS.into(), seen.version.to_string());
+                    lease.annotations_mut().remove(labels::RELEASING);
+                })
+                .await
+            }
+            Operation::PauseInstance { pod } => self.change(pod, json!({ "spec": { "paused": true } })).await,
             Operation::EndSession { lease, .. } => self.delete_lease(lease).await,
             Operation::FinishSession { lease, .. } => {
                 self.change_lease(lease, |lease| {
@@ -108,7 +117,7 @@ impl Hands {
                 self.annotate(pod, json!({ labels::RELEASING: reason.as_str() })).await
             }
             Operation::UnmarkInstance { pod } => self.annotate(pod, json!({ labels::RELEASING: null })).await,
-            Operation::DeleteInstance { pod, condition, .. } => self.delete_pod(pod, *condition).await,
+            Operation::DeleteInstance { pod, condition, .. } => self.delete(pod, *condition).await,
             Operation::StartInstance { spec, slot } => self.start(key, spec, *slot).await,
             Operation::SetParallelism { job, version, to, .. } => {
                 self.set_parallelism(&key.namespace, job, *version, *to).await
@@ -159,27 +168,62 @@ impl Hands {
         }
     }
 
-    /// Changes annotations of a Pod, if it has not changed.
-    async fn annotate(&self, pod: &PodRef, annotations: Value) -> Result<Outcome, kube::Error> {
-        let Some(known) = known(&self.caches.pods, &pod.namespace, &pod.id.name, pod.version) else {
-            return Ok(Outcome::Stale);
-        };
-        let version = pod.version.to_string();
-        let change = json!({ "metadata":
-            { "uid": &*pod.id.uid, "resourceVersion": version, "annotations": annotations } });
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let answer = api.patch(&pod.id.name, &PatchParams::default(), &Patch::Merge(change)).await;
-        self.settle(self.pods(), &known, answer.map(Some)).await
+    /// The object of an instance, as the cache has it.
+    fn held(&self, pod: &PodRef) -> Option<Body> {
+        let (namespace, name) = (&pod.namespace, &pod.id.name);
+        match pod.id.kind {
+            Kind::Pod => self.caches.pods.get(namespace, name).map(|pod| Body::from((*pod).clone())),
+            Kind::Sandbox => self.caches.sandboxes.get(namespace, name).map(|held| Body::from((*held).clone())),
+        }
     }
 
-    async fn delete_pod(&self, pod: &PodRef, condition: Condition) -> Result<Outcome, kube::Error> {
-        let Some(known) = self.caches.pods.get(&pod.namespace, &pod.id.name) else {
+    /// Changes annotations of an instance, if it has not changed.
+    async fn annotate(&self, pod: &PodRef, annotations: Value) -> Result<Outcome, kube::Error> {
+        self.change(pod, json!({ "metadata": { "annotations": annotations } })).await
+    }
+
+    /// Merges something into the object of an instance, if it has not changed.
+    async fn change(&self, pod: &PodRef, mut change: Value) -> Result<Outcome, kube::Error> {
+        change["metadata"]["uid"] = json!(&*pod.id.uid);
+        change["metadata"]["resourceVersion"] = json!(pod.version.to_string());
+        match pod.id.kind {
+            Kind::Pod => self.change_in(self.pods(), pod, change).await,
+            Kind::Sandbox => self.change_in(self.sandboxes(), pod, change).await,
+        }
+    }
+
+    async fn change_in<B: Bearer>(
+        &self,
+        store: Store<'_, B>,
+        pod: &PodRef,
+        change: Value,
+    ) -> Result<Outcome, kube::Error> {
+        let Some(known) = known(store.cache, &pod.namespace, &pod.id.name, pod.version) else {
             return Ok(Outcome::Stale);
         };
+        let api: Api<B> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let answer = api.patch(&pod.id.name, &PatchParams::default(), &Patch::Merge(change)).await;
+        self.settle(store, &known, answer.map(Some)).await
+    }
+
+    async fn delete(&self, pod: &PodRef, condition: Condition) -> Result<Outcome, kube::Error> {
+        match pod.id.kind {
+            Kind::Pod => self.delete_in(self.pods(), pod, condition).await,
+            Kind::Sandbox => self.delete_in(self.sandboxes(), pod, condition).await,
+        }
+    }
+
+    async fn delete_in<B: Bearer>(
+        &self,
+        store: Store<'_, B>,
+        pod: &PodRef,
+        condition: Condition,
+    ) -> Result<Outcome, kube::Error> {
+        let Some(known) = store.cache.get(&pod.namespace, &pod.id.name) else { return Ok(Outcome::Stale) };
         let version = (condition == Condition::Version).then_some(pod.version);
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let api: Api<B> = Api::namespaced(self.client.clone(), &pod.namespace);
         let answer = api.delete(&pod.id.name, &delete_if(&pod.id.uid, version)).await;
-        self.settle(self.pods(), &known, answer.map(|rest| rest.left())).await
+        self.settle(store, &known, answer.map(|rest| rest.left())).await
     }
 
     async fn start(&self, key: &TaskKey, spec: &SpecId, slot: u32) -> Result<Outcome, kube::Error> {
@@ -188,33 +232,40 @@ impl Hands {
         let Some(revision) = revision.filter(|revision| revision.task.uid == key.uid) else {
             return Ok(Outcome::Stale);
         };
-        let pod = revision.pod(slot, None);
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        match api.create(&PostParams::default(), &pod).await {
+        let body = revision.instance(slot, None);
+        match self.instances().create(&body).await {
             Ok(created) => {
-                self.take(self.pods(), created);
+                self.take_body(created);
                 Ok(Outcome::Done)
             }
             Err(error) if is_stale(&error) => {
-                self.look_into_slot(key, &pod.name_any(), slot).await?;
+                self.look_into_slot(key, body.kind(), &body.name(), slot).await?;
                 Ok(Outcome::Stale)
             }
             Err(error) => {
-                self.explainer.start_failed(self.task(key).as_deref(), &pod.name_any(), &error.to_string());
+                self.explainer.start_failed(self.task(key).as_deref(), &body.name(), &error.to_string());
                 Err(error)
             }
         }
     }
 
     /// Finds out what is in a slot that was taken to be empty: an instance, or something that has its name.
-    async fn look_into_slot(&self, key: &TaskKey, name: &str, slot: u32) -> Result<(), kube::Error> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        match api.get_opt(name).await? {
-            Some(pod) if pod.labels().get(labels::TASK_UID).is_some_and(|uid| **uid == *key.uid) => {
-                self.take(self.pods(), pod);
-            }
+    async fn look_into_slot(
+        &self,
+        key: &TaskKey,
+        kind: Kind,
+        name: &str,
+        slot: u32,
+    ) -> Result<(), kube::Error> {
+        let of_task = |body: &Body| {
+            let labels = body.meta().labels.as_ref();
+            labels.and_then(|labels| labels.get(labels::TASK_UID)).is_some_and(|uid| **uid == *key.uid)
+        };
+        match self.instances().get(kind, &key.namespace, name).await? {
+            Some(body) if of_task(&body) => self.take_body(body),
             Some(_) => {
-                tracing::warn!(namespace = %key.namespace, pod = name, "a slot is taken by a Pod of another kind");
+                let kind = kind.as_str();
+                tracing::warn!(namespace = %key.namespace, kind, name, "a slot is taken by what is no instance");
                 if let Some(view) = self.index.lock().view_mut(key) {
                     view.blocked.insert(slot);
                 }
@@ -241,31 +292,47 @@ impl Hands {
         self.settle(self.jobs(), &known, answer.map(Some)).await
     }
 
-    fn leases(&self) -> Kind<'_, Lease> {
-        Kind { cache: &self.caches.leases, refresh: Index::lease }
+    fn leases(&self) -> Store<'_, Lease> {
+        Store { cache: &self.caches.leases, refresh: Index::lease }
     }
 
-    fn pods(&self) -> Kind<'_, Pod> {
-        Kind { cache: &self.caches.pods, refresh: Index::pod }
+    fn pods(&self) -> Store<'_, Pod> {
+        Store { cache: &self.caches.pods, refresh: Index::pod }
     }
 
-    fn jobs(&self) -> Kind<'_, Job> {
-        Kind { cache: &self.caches.jobs, refresh: Index::job }
+    fn sandboxes(&self) -> Store<'_, Sandbox> {
+        Store { cache: &self.caches.sandboxes, refresh: Index::sandbox }
+    }
+
+    fn instances(&self) -> Instances {
+        Instances::new(self.client.clone())
+    }
+
+    /// Takes in the object of an instance.
+    fn take_body(&self, body: Body) {
+        match body {
+            Body::Pod(pod) => self.take(self.pods(), *pod),
+            Body::Sandbox(sandbox) => self.take(self.sandboxes(), *sandbox),
+        }
+    }
+
+    fn jobs(&self) -> Store<'_, Job> {
+        Store { cache: &self.caches.jobs, refresh: Index::job }
     }
 
     /// Takes in an object as the server gave it.
-    fn take<K: Object>(&self, kind: Kind<'_, K>, object: K) {
+    fn take<K: Object>(&self, store: Store<'_, K>, object: K) {
         let meta = object.meta();
         let place = (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
-        kind.cache.put(object);
-        (kind.refresh)(&mut self.index.lock(), &place.0, &place.1);
+        store.cache.put(object);
+        (store.refresh)(&mut self.index.lock(), &place.0, &place.1);
     }
 
     /// Takes in the answer to a write: what is left of the object, if anything; or, if the condition of the write did
     /// not hold, what is there instead.
     async fn settle<K: Object<Scope = NamespaceResourceScope>>(
         &self,
-        kind: Kind<'_, K>,
+        store: Store<'_, K>,
         known: &K,
         answer: Result<Option<K>, kube::Error>,
     ) -> Result<Outcome, kube::Error> {
@@ -274,30 +341,30 @@ impl Hands {
         let name = name.unwrap_or_default();
         let outcome = match answer {
             Ok(Some(left)) if left.meta().deletion_timestamp.is_none() => {
-                kind.cache.put(left);
+                store.cache.put(left);
                 Outcome::Done
             }
             Ok(left) => {
-                kind.cache.deleted(known, left);
+                store.cache.deleted(known, left);
                 Outcome::Done
             }
             Err(error) if is_stale(&error) => {
                 let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
                 match api.get_opt(name).await? {
-                    Some(current) => kind.cache.put(current),
-                    None => kind.cache.gone(known),
+                    Some(current) => store.cache.put(current),
+                    None => store.cache.gone(known),
                 }
                 Outcome::Stale
             }
             Err(error) => return Err(error),
         };
-        (kind.refresh)(&mut self.index.lock(), namespace, name);
+        (store.refresh)(&mut self.index.lock(), namespace, name);
         Ok(outcome)
     }
 }
 
 /// Where objects of a kind are kept.
-struct Kind<'a, K> {
+struct Store<'a, K> {
     cache: &'a Cache<K>,
     refresh: fn(&mut Index, &str, &str) -> Concerned,
 }

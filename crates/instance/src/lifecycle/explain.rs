@@ -4,9 +4,9 @@
 use agentcube_api::{Task, reasons};
 use agentcube_operator::events::Recorder;
 use agentcube_operator::metrics::{Counter, Family, Registry};
-use k8s_openapi::api::core::v1::Pod;
 
 use super::operation::{Operation, Reason};
+use crate::bearer::Body;
 
 /// How much was taken back, by reason; cheap to clone.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Explainer {
 
 impl Explainer {
     /// Takes in an operation that was carried out.
-    pub(super) fn done(&self, task: Option<&Task>, pod: Option<&Pod>, operation: &Operation) {
+    pub(super) fn done(&self, task: Option<&Task>, body: Option<&Body>, operation: &Operation) {
         let Some((reason, message)) = story(operation) else { return };
         if reason != Reason::MinimumKept {
             self.reclaimed.add(reason);
@@ -49,8 +49,10 @@ impl Explainer {
             Some(task) => self.events.normal(task, reason.as_str(), &message),
             None => {}
         }
-        if let Some(pod) = pod.filter(|_| worrying) {
-            self.events.warning(pod, reason.as_str(), message);
+        match body.filter(|_| worrying) {
+            Some(Body::Pod(pod)) => self.events.warning(&**pod, reason.as_str(), message),
+            Some(Body::Sandbox(sandbox)) => self.events.warning(&**sandbox, reason.as_str(), message),
+            None => {}
         }
     }
 
@@ -74,6 +76,10 @@ fn story(operation: &Operation) -> Option<(Reason, String)> {
         Operation::EndSession { lease, kept: false, reason, .. } => {
             (*reason, format!("session {} is removed: {}", lease.name, because(*reason)))
         }
+        Operation::PauseInstance { pod } => {
+            let reason = Reason::SessionPaused;
+            (reason, format!("instance {} is paused: {}", pod.id.name, because(reason)))
+        }
         Operation::FreeInstance { pod, .. } => {
             let reason = Reason::InstanceReused;
             (reason, format!("instance {} is free again: {}", pod.id.name, because(reason)))
@@ -90,6 +96,7 @@ fn story(operation: &Operation) -> Option<(Reason, String)> {
         }
         Operation::EndSession { .. }
         | Operation::MarkSession { .. }
+        | Operation::RestSession { .. }
         | Operation::UnmarkSession { .. }
         | Operation::MarkInstance { .. }
         | Operation::UnmarkInstance { .. } => return None,
@@ -100,6 +107,7 @@ fn story(operation: &Operation) -> Option<(Reason, String)> {
 fn because(reason: Reason) -> &'static str {
     match reason {
         Reason::SessionIdle => "it was idle for longer than idleTimeout",
+        Reason::SessionPaused => "its session was idle for longer than idleTimeout, and idleAction is Pause",
         Reason::SessionExpired => "its instance has lived for longer than ttl",
         Reason::SessionDeleted => "its Lease was deleted",
         Reason::SessionLost => "its instance was lost and nobody asked for it again",
@@ -112,6 +120,7 @@ fn because(reason: Reason) -> &'static str {
         Reason::InstanceExcess => "it is idle and not needed for minInstances, or beyond maxInstances",
         Reason::InstanceSpent => "it had its one request, and did not end by itself",
         Reason::InstanceExpired => "it has lived for longer than ttl",
+        Reason::InstanceLost => "its agent is silent or has lost it",
         Reason::InstanceDead => "its processes have ended",
         Reason::InstanceSpoilt => "its annotations were changed by hand and make no sense any more",
         Reason::RevisionDrained => "it is idle and of a revision that is no longer current",

@@ -148,9 +148,13 @@ impl Manager {
 fn watch(controller: Controller<Key>, caches: &Caches, index: &Arc<Mutex<Index>>) -> Controller<Key> {
     let of = |index: &Arc<Mutex<Index>>| index.clone();
     let (tasks, pods, leases, templates, jobs) = (of(index), of(index), of(index), of(index), of(index));
+    let sandboxes = of(index);
     controller
         .watch(&caches.tasks, move |change| keys(at(change, |ns, name| tasks.lock().task(ns, name))))
         .watch(&caches.pods, move |change| keys(at(change, |ns, name| pods.lock().pod(ns, name))))
+        .hear(&caches.sandboxes, move |change| {
+            keys(at(change, |ns, name| sandboxes.lock().sandbox(ns, name)))
+        })
         .watch(&caches.leases, move |change| keys(at(change, |ns, name| leases.lock().lease(ns, name))))
         .watch(&caches.templates, move |change| keys(templates.lock().template(&change.latest().metadata)))
         .watch(&caches.jobs, move |change| keys(at(change, |ns, name| jobs.lock().job(ns, name))))
@@ -192,6 +196,7 @@ async fn full_passes(
 
 /// Plans for a Task and carries out a bounded part of the plan; what is left has its turn after other Tasks.
 async fn reconcile(hands: Hands, key: TaskKey) -> Result<Requeue, Error> {
+    know_sandboxes(&hands, &key).await?;
     let plan = hands.index.lock().plan(&key);
     if plan.operations.is_empty() {
         return Ok(plan.again.map_or(Requeue::No, Requeue::After));
@@ -226,6 +231,17 @@ async fn reconcile(hands: Hands, key: TaskKey) -> Result<Requeue, Error> {
     }
     let vain = if done { Duration::ZERO } else { in_vain(&hands, &key) };
     Ok(Requeue::After(plan.again.map_or(vain, |again| again.max(FIRST_RETRY).min(vain))))
+}
+
+/// Waits for the list of Sandboxes, for a Task that may have some: without it all would look lost.
+async fn know_sandboxes(hands: &Hands, key: &TaskKey) -> Result<(), Error> {
+    if !hands.index.lock().lacks_sandboxes(key) {
+        return Ok(());
+    }
+    let listed = tokio::time::timeout(ANSWER, hands.caches.sandboxes.synced()).await;
+    listed.map_err(|_| Error::one(format!("Sandboxes could not be listed within {ANSWER:?}")))?;
+    hands.index.lock().know_sandboxes();
+    Ok(())
 }
 
 /// How long to wait after a pass that could do nothing.

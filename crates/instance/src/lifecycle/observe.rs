@@ -13,15 +13,15 @@ use agentcube_operator::cache::{Cache, Object};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
-use kube::Resource;
 use kube::core::ObjectMeta;
 use tokio::time::Instant;
 
 use super::caches::Caches;
 use super::plan::{Plan, plan};
 use super::routers::{Routers, SeenRouter};
-use super::view::{Now, Rules, SeenInstance, SeenJob, SeenLease, View, Wanted};
+use super::view::{Now, Rules, SeenInstance, SeenJob, SeenLease, View, Wanted, place};
+use crate::bearer::Bearer;
+use crate::identity::{InstanceId, Kind};
 use crate::revision::{Form, Revision};
 
 /// A Task, existing or not, told by its UID within its namespace: a label alone is not believed across namespaces.
@@ -44,6 +44,9 @@ pub(super) struct Index {
     views: HashMap<TaskKey, View>,
     tasks: HashMap<Place, TaskKey>,
     pods: HashMap<Place, TaskKey>,
+    sandboxes: HashMap<Place, TaskKey>,
+    /// All Sandboxes were taken in once.
+    knows_sandboxes: bool,
     leases: HashMap<Place, TaskKey>,
     jobs: HashMap<Place, TaskKey>,
     routers: Routers,
@@ -67,6 +70,8 @@ impl Index {
             views: HashMap::new(),
             tasks: HashMap::new(),
             pods: HashMap::new(),
+            sandboxes: HashMap::new(),
+            knows_sandboxes: false,
             leases: HashMap::new(),
             jobs: HashMap::new(),
             routers: Routers::default(),
@@ -85,6 +90,9 @@ impl Index {
         if let Some(before) = before.filter(|before| Some(before) != key.as_ref()) {
             self.views.entry(before.clone()).or_default().task = None;
             tasks.push(before);
+        }
+        if wanted.as_ref().is_some_and(|wanted| wanted.kind == Kind::Sandbox) {
+            self.caches.sandboxes.want();
         }
         if let Some(key) = key {
             let form = wanted.as_ref().and_then(|wanted| self.form(wanted));
@@ -115,23 +123,53 @@ impl Index {
 
     pub(super) fn pod(&mut self, namespace: &str, name: &str) -> Concerned {
         let rest = self.rules.limits.rest;
-        refresh::<SeenInstance>(&mut self.views, &mut self.pods, &self.caches.pods, (namespace, name), rest)
+        let (views, pods) = (&mut self.views, &mut self.pods);
+        refresh::<SeenInstance, _>(views, pods, &self.caches.pods, (namespace, name), rest)
+    }
+
+    pub(super) fn sandbox(&mut self, namespace: &str, name: &str) -> Concerned {
+        let rest = self.rules.limits.rest;
+        let (views, sandboxes) = (&mut self.views, &mut self.sandboxes);
+        refresh::<SeenInstance, _>(views, sandboxes, &self.caches.sandboxes, (namespace, name), rest)
+    }
+
+    /// Whether Sandboxes have to be known before anything is planned for this Task, and are not.
+    pub(super) fn lacks_sandboxes(&self, key: &TaskKey) -> bool {
+        !self.knows_sandboxes && self.views.get(key).is_some_and(View::has_sandboxes)
+    }
+
+    /// Takes in all Sandboxes, now that they are listed.
+    pub(super) fn know_sandboxes(&mut self) {
+        if std::mem::replace(&mut self.knows_sandboxes, true) {
+            return;
+        }
+        for sandbox in self.caches.sandboxes.list(None) {
+            let meta = &sandbox.metadata;
+            let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
+            self.sandbox(namespace.unwrap_or_default(), name.unwrap_or_default());
+        }
     }
 
     pub(super) fn job(&mut self, namespace: &str, name: &str) -> Concerned {
         let rest = self.rules.limits.rest;
-        refresh::<SeenJob>(&mut self.views, &mut self.jobs, &self.caches.jobs, (namespace, name), rest)
+        refresh::<SeenJob, _>(&mut self.views, &mut self.jobs, &self.caches.jobs, (namespace, name), rest)
     }
 
     pub(super) fn lease(&mut self, namespace: &str, name: &str) -> Concerned {
         let rest = self.rules.limits.rest;
-        let of_session = refresh::<SeenLease>(
+        let of_session = refresh::<SeenLease, _>(
             &mut self.views,
             &mut self.leases,
             &self.caches.leases,
             (namespace, name),
             rest,
         );
+        // A session of a Task that is gone, perhaps.
+        let lease = self.caches.leases.get(namespace, name);
+        let holder = lease.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.as_deref());
+        if holder.and_then(InstanceId::parse).is_some_and(|holder| holder.kind == Kind::Sandbox) {
+            self.caches.sandboxes.want();
+        }
         if namespace != self.routers_in || !self.router(namespace, name) {
             return of_session;
         }
@@ -203,21 +241,26 @@ impl Index {
     }
 }
 
-/// Something that belongs to a Task.
-trait Part: Sized {
-    type Object: Object;
-    fn read(object: &Self::Object, before: Option<&Self>, now: Instant) -> Option<Self>;
+/// Something that belongs to a Task, read from an object of this kind.
+trait Part<O: Object>: Sized {
+    fn read(object: &O, before: Option<&Self>, now: Instant) -> Option<Self>;
     fn of_mut(view: &mut View) -> &mut BTreeMap<Arc<str>, Self>;
+    /// Where that of this name is filed.
+    fn place(name: &str) -> Arc<str> {
+        name.into()
+    }
     fn matters(&self, before: &Self) -> bool;
     /// Its UID, and whether it is marked.
     fn mark(&self) -> Option<(&Arc<str>, bool)>;
 }
 
-impl Part for SeenInstance {
-    type Object = Pod;
+impl<B: Bearer> Part<B> for SeenInstance {
+    fn read(object: &B, before: Option<&Self>, now: Instant) -> Option<Self> {
+        SeenInstance::read(object, before, now)
+    }
 
-    fn read(pod: &Pod, before: Option<&Self>, now: Instant) -> Option<Self> {
-        SeenInstance::read(pod, before, now)
+    fn place(name: &str) -> Arc<str> {
+        place(B::KIND, name)
     }
 
     fn of_mut(view: &mut View) -> &mut BTreeMap<Arc<str>, Self> {
@@ -233,9 +276,7 @@ impl Part for SeenInstance {
     }
 }
 
-impl Part for SeenLease {
-    type Object = Lease;
-
+impl Part<Lease> for SeenLease {
     fn read(lease: &Lease, before: Option<&Self>, now: Instant) -> Option<Self> {
         SeenLease::read(lease, before, now)
     }
@@ -253,9 +294,7 @@ impl Part for SeenLease {
     }
 }
 
-impl Part for SeenJob {
-    type Object = Job;
-
+impl Part<Job> for SeenJob {
     fn read(job: &Job, before: Option<&Self>, now: Instant) -> Option<Self> {
         SeenJob::read(job, before, now)
     }
@@ -274,10 +313,10 @@ impl Part for SeenJob {
 }
 
 /// Brings one part up to date with its cache.
-fn refresh<P: Part>(
+fn refresh<P: Part<O>, O: Object>(
     views: &mut HashMap<TaskKey, View>,
     filed: &mut HashMap<Place, TaskKey>,
-    cache: &Cache<P::Object>,
+    cache: &Cache<O>,
     (namespace, name): (&str, &str),
     rest: Duration,
 ) -> Concerned {
@@ -286,7 +325,7 @@ fn refresh<P: Part>(
     let key_before = filed.get(&(namespace.into(), name.into())).cloned();
     let before = key_before
         .as_ref()
-        .and_then(|key| P::of_mut(views.get_mut(key)?).remove_entry(name))
+        .and_then(|key| P::of_mut(views.get_mut(key)?).remove_entry(&P::place(name)))
         .map(|(_, part)| part);
     let part = object.as_ref().and_then(|object| P::read(object, before.as_ref(), now));
     let key = part
@@ -314,7 +353,7 @@ fn refresh<P: Part>(
         }
     }
     if let (Some(key), Some(part)) = (&key, part) {
-        P::of_mut(views.entry(key.clone()).or_default()).insert(name.into(), part);
+        P::of_mut(views.entry(key.clone()).or_default()).insert(P::place(name), part);
     }
     if !matters {
         return Concerned::default();

@@ -13,6 +13,7 @@ use crate::record::Reservation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     SessionIdle,
+    SessionPaused,
     SessionExpired,
     SessionDeleted,
     SessionLost,
@@ -25,6 +26,7 @@ pub enum Reason {
     InstanceExcess,
     InstanceSpent,
     InstanceExpired,
+    InstanceLost,
     InstanceDead,
     InstanceSpoilt,
     RevisionDrained,
@@ -34,8 +36,9 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Reason; 19] = [
+    pub const ALL: [Reason; 21] = [
         Reason::SessionIdle,
+        Reason::SessionPaused,
         Reason::SessionExpired,
         Reason::SessionDeleted,
         Reason::SessionLost,
@@ -48,6 +51,7 @@ impl Reason {
         Reason::InstanceExcess,
         Reason::InstanceSpent,
         Reason::InstanceExpired,
+        Reason::InstanceLost,
         Reason::InstanceDead,
         Reason::InstanceSpoilt,
         Reason::RevisionDrained,
@@ -60,6 +64,7 @@ impl Reason {
     pub fn as_str(self) -> &'static str {
         match self {
             Reason::SessionIdle => reasons::SESSION_IDLE,
+            Reason::SessionPaused => reasons::SESSION_PAUSED,
             Reason::SessionExpired => reasons::SESSION_EXPIRED,
             Reason::SessionDeleted => reasons::SESSION_DELETED,
             Reason::SessionLost => reasons::SESSION_LOST,
@@ -72,6 +77,7 @@ impl Reason {
             Reason::InstanceExcess => reasons::INSTANCE_EXCESS,
             Reason::InstanceSpent => reasons::INSTANCE_SPENT,
             Reason::InstanceExpired => reasons::INSTANCE_EXPIRED,
+            Reason::InstanceLost => reasons::INSTANCE_LOST,
             Reason::InstanceDead => reasons::INSTANCE_DEAD,
             Reason::InstanceSpoilt => reasons::INSTANCE_SPOILT,
             Reason::RevisionDrained => reasons::REVISION_DRAINED,
@@ -102,7 +108,7 @@ pub(super) struct LeaseRef {
     pub(super) version: u64,
 }
 
-/// An instance's Pod in the state that was looked at.
+/// An instance's object in the state that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PodRef {
     pub(super) namespace: Arc<str>,
@@ -150,6 +156,10 @@ pub(super) enum Operation {
     MarkSession { lease: LeaseRef, reason: Reason },
     /// Take the question back.
     UnmarkSession { lease: LeaseRef },
+    /// Say that a session rests, under the number of this version. Nobody serves it from then on.
+    RestSession { lease: LeaseRef },
+    /// Have the instance of a session that rests stand still.
+    PauseInstance { pod: PodRef },
     /// Delete the Lease; if it is `kept`, it stays until its instance was given back.
     EndSession { lease: LeaseRef, kept: bool, reason: Reason, confirm: Confirm },
     /// Remove the Lease's finalizer: its instance was given back.
@@ -169,12 +179,13 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// The one Pod that it changes.
+    /// The one instance that it changes.
     pub(super) fn pod(&self) -> Option<&PodRef> {
         match self {
             Operation::FreeInstance { pod, .. }
             | Operation::MarkInstance { pod, .. }
             | Operation::UnmarkInstance { pod }
+            | Operation::PauseInstance { pod }
             | Operation::DeleteInstance { pod, .. } => Some(pod),
             _ => None,
         }
@@ -186,13 +197,14 @@ impl Operation {
             Operation::EndSession { reason, .. } => {
                 matches!(reason, Reason::SessionIdle | Reason::SessionLost)
             }
-            Operation::FinishSession { .. } | Operation::FreeInstance { .. } => true,
+            Operation::RestSession { .. } | Operation::FinishSession { .. } | Operation::FreeInstance { .. } => true,
             Operation::DeleteInstance { reason, .. } => {
                 !matches!(reason, Reason::InstanceDead | Reason::InstanceExpired | Reason::TaskDeleted)
             }
             Operation::SetParallelism { from, to, .. } => to < from,
             Operation::MarkSession { .. }
             | Operation::UnmarkSession { .. }
+            | Operation::PauseInstance { .. }
             | Operation::MarkInstance { .. }
             | Operation::UnmarkInstance { .. }
             | Operation::StartInstance { .. } => false,

@@ -8,6 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use tokio::time::Instant;
 
 use super::operation::LeaseRef;
+use crate::identity::Kind;
 use crate::record::RouterLease;
 use crate::timing::Timing;
 
@@ -17,6 +18,7 @@ pub(super) struct SeenRouter {
     pub(super) reference: LeaseRef,
     pub(super) seen_leases: u64,
     pub(super) seen_pods: u64,
+    pub(super) seen_sandboxes: u64,
     pub(super) since: Instant,
 }
 
@@ -49,6 +51,7 @@ impl SeenRouter {
         Some(SeenRouter {
             seen_leases: said.as_ref().map_or(0, |said| said.seen_leases),
             seen_pods: said.as_ref().map_or(0, |said| said.seen_pods),
+            seen_sandboxes: said.as_ref().map_or(0, |said| said.seen_sandboxes),
             since: before.filter(|before| before.reference == reference).map_or(now, |before| before.since),
             reference,
         })
@@ -68,8 +71,8 @@ impl SeenRouter {
 pub(super) enum Seen {
     /// Whether all respect this revision of Leases.
     Lease(u64),
-    /// Whether all respect this revision of Pods.
-    Pod(u64),
+    /// Whether all respect this revision of instances of this kind.
+    Instance(Kind, u64),
 }
 
 /// All routers, by the names of their Leases.
@@ -107,7 +110,8 @@ impl SeenRouter {
     fn has(&self, seen: Seen) -> bool {
         match seen {
             Seen::Lease(version) => self.seen_leases >= version,
-            Seen::Pod(version) => self.seen_pods >= version,
+            Seen::Instance(Kind::Pod, version) => self.seen_pods >= version,
+            Seen::Instance(Kind::Sandbox, version) => self.seen_sandboxes >= version,
         }
     }
 }

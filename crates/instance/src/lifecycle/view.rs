@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::Task;
-use agentcube_api::agentcube::task::{ReusePolicy, ScalingMode};
+use agentcube_api::agentcube::task::{IdleAction, ReusePolicy, ScalingMode};
+use agentcube_api::agentcube::routing::RoutePolicy;
 use agentcube_api::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::ObjectMeta;
 use tokio::time::Instant;
 
 use super::operation::{LeaseRef, PodRef, Reason};
-use crate::identity::{InstanceId, SpecId, TaskId};
+use crate::bearer::Bearer;
+use crate::identity::{InstanceId, Kind, SpecId, TaskId};
 use crate::record::{Hold, Instance, Life, Session};
 use crate::revision::{Form, label_value};
 use crate::timing::Timing;
@@ -76,6 +77,8 @@ pub(super) struct Rules {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
     pub(super) id: TaskId,
+    /// What its instances are.
+    pub(super) kind: Kind,
     /// It is being deleted.
     pub(super) deleted: bool,
     /// The current revision; none before the first was made.
@@ -86,6 +89,10 @@ pub(super) struct Wanted {
     pub(super) fixed: bool,
     pub(super) reuse: ReusePolicy,
     pub(super) idle: Option<Duration>,
+    /// Each instance serves one request, and is no instance of a Job.
+    pub(super) once: bool,
+    /// An idle session is paused, and does not end.
+    pub(super) pauses: bool,
     pub(super) ttl: Option<Duration>,
 }
 
@@ -101,6 +108,7 @@ impl Wanted {
                 name: meta.name.as_deref()?.into(),
                 uid: meta.uid.as_deref()?.into(),
             },
+            kind: if task.spec.deployment.pool_ref().is_some() { Kind::Sandbox } else { Kind::Pod },
             deleted: meta.deletion_timestamp.is_some(),
             current: task.status.as_ref().and_then(|status| Some(SpecId(status.spec_id.as_deref()?.into()))),
             min: u32::try_from(min).unwrap_or(0),
@@ -108,6 +116,10 @@ impl Wanted {
             fixed: scaling.scaling_mode == ScalingMode::None,
             reuse: lifecycle.reuse_policy,
             idle: lifecycle.idle_timeout.map(|idle| idle.to_std()),
+            once: task.spec.deployment.pool_ref().is_some()
+                && task.spec.routing.route_policy == RoutePolicy::Oneshot
+                && lifecycle.reuse_policy == ReusePolicy::Never,
+            pauses: lifecycle.idle_action == IdleAction::Pause,
             // No instance could live for no time at all: it would be replaced for ever.
             ttl: lifecycle.ttl.map(|ttl| ttl.to_std()).filter(|ttl| !ttl.is_zero()),
         })
@@ -136,10 +148,14 @@ pub(super) struct SeenInstance {
 }
 
 impl SeenInstance {
-    /// What the Pod says; nothing if it is no instance that we made. `before` is what was known of the same name.
-    pub(super) fn read(pod: &Pod, before: Option<&SeenInstance>, now: Instant) -> Option<SeenInstance> {
-        let record = Instance::read(pod)?;
-        let owner = controller(&pod.metadata)?;
+    /// What the object says; nothing if it is no instance that we made. `before` is what was known of the same name.
+    pub(super) fn read<B: Bearer>(
+        object: &B,
+        before: Option<&SeenInstance>,
+        now: Instant,
+    ) -> Option<SeenInstance> {
+        let (record, meta) = (Instance::read(object)?, object.meta());
+        let owner = controller(meta)?;
         let ours = (owner.kind == "Task" && *owner.uid == *record.task_uid) || owner.kind == "Job";
         if !ours {
             return None;
@@ -150,16 +166,16 @@ impl SeenInstance {
             life_since: before
                 .filter(|before| before.record.life == record.life)
                 .map_or(now, |b| b.life_since),
-            doomed: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
-            mark: annotation(&pod.metadata, labels::RELEASING).map(Into::into),
-            owner: task_name(&pod.metadata),
+            doomed: meta.deletion_timestamp.as_ref().map(|time| time.0),
+            mark: annotation(meta, labels::RELEASING).map(Into::into),
+            owner: task_name(meta),
             record,
         })
     }
 
     /// Whether its processes may serve, now or soon.
     pub(super) fn is_alive(&self) -> bool {
-        matches!(self.record.life, Life::Starting | Life::Ready | Life::Unready)
+        matches!(self.record.life, Life::Starting | Life::Ready | Life::Unready | Life::Paused)
     }
 
     /// Since when nobody uses it, as far as was written down.
@@ -181,6 +197,7 @@ impl SeenInstance {
             || new.spec_id != old.spec_id
             || new.slot != old.slot
             || new.created_for != old.created_for
+            || (new.paused, new.woken) != (old.paused, old.woken)
             || self.mark != before.mark
             || self.doomed != before.doomed
             || self.mark.is_some() && new.version != old.version
@@ -233,12 +250,17 @@ impl SeenLease {
         })
     }
 
+    fn rests(&self) -> Option<u64> {
+        self.session.as_ref().and_then(|session| session.rests)
+    }
+
     /// Whether a change from `before` can change a plan: a renewal puts off what was planned, and no more.
     pub(super) fn matters(&self, before: &SeenLease) -> bool {
         self.reference.uid != before.reference.uid
             || self.holder != before.holder
             || self.session.as_ref().map(|session| session.binding)
                 != before.session.as_ref().map(|session| session.binding)
+            || self.rests() != before.rests()
             || self.ending != before.ending
             || self.finalizer != before.finalizer
             || self.mark != before.mark
@@ -309,6 +331,7 @@ pub(super) struct View {
     pub(super) task: Option<Wanted>,
     /// How instances of the current revision are made; none while that is not known.
     pub(super) form: Option<Form>,
+    /// By [`place`].
     pub(super) instances: BTreeMap<Arc<str>, SeenInstance>,
     pub(super) sessions: BTreeMap<Arc<str>, SeenLease>,
     pub(super) jobs: BTreeMap<Arc<str>, SeenJob>,
@@ -329,10 +352,33 @@ impl View {
         self.task.is_none() && self.instances.is_empty() && self.sessions.is_empty() && self.jobs.is_empty()
     }
 
+    /// The instance of this id.
+    pub(super) fn instance(&self, id: &InstanceId) -> Option<&SeenInstance> {
+        let found = match id.kind {
+            Kind::Pod => self.instances.get(&*id.name),
+            Kind::Sandbox => self.instances.get(&place(id.kind, &id.name)),
+        };
+        found.filter(|instance| instance.record.id == *id)
+    }
+
+    /// Whether instances of it may be Sandboxes.
+    pub(super) fn has_sandboxes(&self) -> bool {
+        let named = |lease: &SeenLease| lease.holder.as_ref().is_some_and(|id| id.kind == Kind::Sandbox);
+        self.task.as_ref().is_some_and(|task| task.kind == Kind::Sandbox) || self.sessions.values().any(named)
+    }
+
     /// The name of the Task as its leftovers know it.
     pub(super) fn owner(&self) -> Option<Arc<str>> {
         let by_lease = self.sessions.values().find_map(|lease| lease.owner.clone());
         by_lease.or_else(|| self.instances.values().find_map(|instance| instance.owner.clone()))
+    }
+}
+
+/// Where an instance is found among those of its Task: a Pod by its name, and a Sandbox apart from a Pod of the same name.
+pub(super) fn place(kind: Kind, name: &str) -> Arc<str> {
+    match kind {
+        Kind::Pod => name.into(),
+        Kind::Sandbox => format!("sandbox/{name}").into(),
     }
 }
 

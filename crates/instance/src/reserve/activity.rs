@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     fn activity() -> (Arc<Activity>, Arc<Use>) {
-        let id = InstanceId { name: "agent-0".into(), uid: "p1".into() };
+        let id = InstanceId::pod("agent-0", "p1");
         let usage = Use::new(Subject::Instance(id), Duration::from_secs(10), Duration::ZERO);
         (Arc::new(Activity::new(Clock::start())), Arc::new(usage))
     }

@@ -29,7 +29,7 @@ pub enum LeaseView<'a> {
 pub enum HolderView<'a> {
     /// Nothing: it has to be read.
     Unknown,
-    /// Read: there is no Pod of this name, or it is another one.
+    /// Read: there is no object of this name, or it is another one.
     Gone,
     /// What it says; `fresh` if it was read from the server since this version of the Lease has been known.
     Seen { instance: &'a Instance, fresh: bool },
@@ -70,7 +70,7 @@ pub enum Step {
     Serve,
     /// Read the Lease from the server.
     ReadLease,
-    /// Read the Pod that the Lease names from the server.
+    /// Read the instance that the Lease names from the server.
     ReadHolder,
     /// Ask for an instance; take part in the waiting if there is none.
     Ask,
@@ -85,11 +85,15 @@ pub enum Step {
     TakeOver,
     /// Renew the Lease and remove any `releasing` mark, if it is still as I know it.
     Confirm,
-    /// Patch the Pod that the Lease names from free to held, if it is still as I know it.
-    TakePod,
-    /// Remove the `releasing` mark from the session's Pod, if it is still as I know it.
-    KeepPod,
-    /// Delete the Pod that the Lease names, if it is still as I know it: it cannot serve, and must not run on.
+    /// Say that the session rests no longer, renew it and remove any `releasing` mark, if it is still as I know it.
+    Resume,
+    /// Have the instance go on, under the number under which the session rests, if it is still as I know it.
+    Wake,
+    /// Patch the instance that the Lease names from free to held, if it is still as I know it.
+    TakeInstance,
+    /// Remove the `releasing` mark from the session's instance, if it is still as I know it.
+    KeepInstance,
+    /// Delete the instance that the Lease names, if it is still as I know it: it cannot serve, and must not run on.
     DeleteInstance,
     /// Wait for a change, at the longest until then.
     Wait { until: Option<Duration>, why: Why },
@@ -106,6 +110,8 @@ pub enum Why {
     Ending,
     /// The old instance ends.
     OldInstance,
+    /// The instance goes on again.
+    Waking,
     /// The instance has no address yet.
     Address,
     /// The Lease cannot be read.
@@ -153,11 +159,17 @@ fn bound(situation: &Situation<'_>, session: &Session, instance: &Instance) -> S
     match instance.life {
         Life::Terminating => Step::Wait { until: None, why: Why::OldInstance },
         Life::Unready | Life::Starting => Step::DeleteInstance,
+        // Also if it goes on at present: whoever is about to pause it does so only if it was not woken under the
+        // number under which the session rests, and only in the version that it has seen.
+        Life::Ready | Life::Paused if session.rests.is_some() && instance.woken != session.rests => Step::Wake,
+        Life::Paused if instance.paused => Step::Wake,
+        Life::Paused => Step::Wait { until: None, why: Why::Waking },
+        Life::Ready if session.rests.is_some() => Step::Resume,
         // Whoever makes an end of the session does it under the version that carries the mark; so this write or
         // that one wins, and not both.
         Life::Ready if session.releasing => Step::Confirm,
-        // The same for the mark on the Pod.
-        Life::Ready if instance.releasing => Step::KeepPod,
+        // The same for the mark on the instance.
+        Life::Ready if instance.releasing => Step::KeepInstance,
         Life::Ready if instance.address.is_none() => Step::Wait { until: None, why: Why::Address },
         Life::Ready if situation.took && late(situation) => Step::Confirm,
         Life::Ready | Life::Dead => Step::Serve,
@@ -170,11 +182,11 @@ fn complete(situation: &Situation<'_>, instance: &Instance, fresh: bool) -> Step
         return Step::Confirm;
     }
     match (&instance.hold, instance.life) {
-        (Hold::Free, Life::Ready) => Step::TakePod,
+        (Hold::Free, Life::Ready) => Step::TakeInstance,
         // A patch of mine whose answer was lost may have come first: only the server knows.
         (Hold::Held { .. }, _) if !fresh => Step::ReadHolder,
         // Somebody else's. No patch that was sent for this reservation can succeed any more: each tests a version of
-        // the Pod that is older than this one.
+        // the instance that is older than this one.
         (Hold::Held { .. }, _) => elsewhere(situation, false),
         // It may be the session's own, and somebody has spoilt the annotations: it must end first.
         (_, Life::Terminating) => Step::Wait { until: None, why: Why::OldInstance },

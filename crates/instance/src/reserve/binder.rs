@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
 
 use super::Shared;
 use super::bind::{self, Candidate, HolderView, LeaseView, Situation, Step, Why};
@@ -16,6 +15,7 @@ use super::index::{Entry, Kept, Source};
 use super::tasks::TaskView;
 use super::waiting::{Grant, PoolKey, Ticket};
 use super::writes::{Deleted, Failure};
+use crate::bearer::Body;
 use crate::identity::InstanceId;
 use crate::provider::{Path, ReserveError, Which};
 use crate::record::{Hold, Instance, Life, Session};
@@ -207,7 +207,7 @@ impl Binder {
         let pointed = known.session().is_some_and(|session| session.holder.is_some());
         match step {
             Step::ReadLease => self.wrote,
-            Step::ReadHolder | Step::TakePod | Step::Confirm => mine && pointed,
+            Step::ReadHolder | Step::TakeInstance | Step::Confirm => mine && pointed,
             _ => false,
         }
     }
@@ -224,8 +224,9 @@ impl Binder {
             (Step::ReadLease, _) => return self.read_lease(&known).await,
             (Step::Wait { until, why }, _) => return self.wait(until, why).await,
             (Step::ReadHolder, Some(session)) => return self.read_holder(session).await,
-            (Step::TakePod, Some(session)) => return self.take_pod(&known, session).await,
-            (Step::KeepPod, Some(session)) => return self.keep_pod(&known, session).await,
+            (Step::TakeInstance, Some(session)) => return self.take_instance(&known, session).await,
+            (Step::KeepInstance, Some(session)) => return self.keep_instance(&known, session).await,
+            (Step::Wake, Some(session)) => return self.wake(&known, session).await,
             (Step::DeleteInstance, Some(_)) => return self.delete_instance(&known).await,
             (Step::Create { holder }, _) => {
                 self.wrote = true;
@@ -243,6 +244,7 @@ impl Binder {
                 tracing::info!(task = %view.id, binder = %session.binder, "finishing a binding that was left half made");
                 writes.take_over(session).await
             }
+            (Step::Resume, Some(session)) => writes.resume(session).await,
             (Step::Confirm, Some(session)) => writes.renew(session, Timestamp::now()).await,
             // The steps that remain are about a session that there is.
             (_, None) => Err(Failure::Conflict),
@@ -321,7 +323,8 @@ impl Binder {
         match self.look_at(&session.namespace, &holder).await {
             Ok(true) if self.known().holder.is_none() => {
                 let name = &holder.name;
-                let odd = format!("the Pod {name}, which the session has, is not labelled as the Task's");
+                let kind = holder.kind.as_str();
+                let odd = format!("the {kind} {name}, which the session has, is not labelled as the Task's");
                 self.trouble(&Failure::Refused(odd)).await;
             }
             Ok(there) => self.looked = Some((holder.uid, at, there)),
@@ -333,10 +336,10 @@ impl Binder {
     /// Reads an instance from the server; whether it is there.
     async fn look_at(&self, namespace: &str, id: &InstanceId) -> Result<bool, Failure> {
         let held = self.shared.index.instance(&id.uid);
-        let pod = self.shared.writes.read_pod(namespace, &id.name).await?;
-        let there = pod.as_ref().is_some_and(|pod| pod.metadata.uid.as_deref() == Some(&*id.uid));
-        if let Some(pod) = pod {
-            self.shared.learn_pod(pod, Source::Read);
+        let body = self.shared.writes.read_instance(id.kind, namespace, &id.name).await?;
+        let there = body.as_ref().is_some_and(|body| body.meta().uid.as_deref() == Some(&*id.uid));
+        if let Some(body) = body {
+            self.shared.learn_instance(body, Source::Read);
         }
         if let Some(held) = held.filter(|_| !there) {
             self.shared.instance_gone(&held);
@@ -344,36 +347,43 @@ impl Binder {
         Ok(there)
     }
 
-    async fn take_pod(&mut self, known: &Knowledge, session: &Session) -> Next {
+    async fn take_instance(&mut self, known: &Knowledge, session: &Session) -> Next {
         let Some(instance) = &known.holder else { return Next::Again };
         self.took = true;
-        let written = self.shared.writes.take_pod(instance, session).await;
-        self.pod_written(written.map(Some), session).await
+        let written = self.shared.writes.take_instance(instance, session).await;
+        self.instance_written(written.map(Some), session).await
     }
 
-    async fn keep_pod(&mut self, known: &Knowledge, session: &Session) -> Next {
+    async fn wake(&mut self, known: &Knowledge, session: &Session) -> Next {
         let Some(instance) = &known.holder else { return Next::Again };
-        let written = self.shared.writes.keep_pod(instance).await;
-        self.pod_written(written.map(Some), session).await
+        self.waited = true;
+        let written = self.shared.writes.wake(instance, session.rests.unwrap_or(0)).await;
+        self.instance_written(written.map(Some), session).await
+    }
+
+    async fn keep_instance(&mut self, known: &Knowledge, session: &Session) -> Next {
+        let Some(instance) = &known.holder else { return Next::Again };
+        let written = self.shared.writes.keep_instance(instance).await;
+        self.instance_written(written.map(Some), session).await
     }
 
     async fn delete_instance(&mut self, known: &Knowledge) -> Next {
         let (Some(instance), Some(session)) = (&known.holder, known.session()) else { return Next::Again };
         self.note_lost(true, session);
-        let deleted = self.shared.writes.delete_pod(instance).await;
+        let deleted = self.shared.writes.delete_instance(instance).await;
         let rest = deleted.map(|deleted| match deleted {
-            Deleted::Waits(pod) if pod.metadata.deletion_timestamp.is_some() => Some(pod),
+            Deleted::Waits(body) if body.meta().deletion_timestamp.is_some() => Some(body),
             Deleted::Waits(_) | Deleted::Gone => None,
         });
-        self.pod_written(rest, session).await
+        self.instance_written(rest, session).await
     }
 
-    /// What a write to the holder's Pod came to; where that is unclear, or nothing is left of it, the server is asked.
-    async fn pod_written(&mut self, written: Result<Option<Pod>, Failure>, session: &Session) -> Next {
+    /// What a write to the holder came to; where that is unclear, or nothing is left of it, the server is asked.
+    async fn instance_written(&mut self, written: Result<Option<Body>, Failure>, session: &Session) -> Next {
         match written {
-            Ok(Some(pod)) => {
+            Ok(Some(body)) => {
                 self.rests = 0;
-                self.shared.learn_pod(pod, Source::Write(self.shared.clock.now()));
+                self.shared.learn_instance(body, Source::Write(self.shared.clock.now()));
                 return Next::Again;
             }
             Ok(None) => {}

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::clock::Clock;
+use crate::identity::Kind;
 
 #[derive(Debug, Default)]
 struct State {
@@ -17,6 +18,7 @@ struct State {
     epoch: u64,
     leases: bool,
     pods: bool,
+    sandboxes: bool,
 }
 
 /// When the router's Lease was last renewed, and whether memory is whole.
@@ -27,7 +29,9 @@ pub(super) struct Contact {
     state: Mutex<State>,
     /// The present epoch: whoever watches begins anew with each.
     pub(super) epoch: watch::Sender<u64>,
-    /// Memory is whole.
+    /// Memory of Sandboxes is whole. Apart from the rest, which needs nobody who may see Sandboxes.
+    pub(super) sandboxes: watch::Sender<bool>,
+    /// Memory is whole, apart from that.
     pub(super) whole: watch::Sender<bool>,
     /// Memory was whole once.
     pub(super) begun: watch::Sender<bool>,
@@ -37,7 +41,7 @@ impl Contact {
     pub(super) fn new(clock: Clock, limit: Duration) -> Contact {
         let (state, epoch) = (Mutex::default(), watch::Sender::new(0));
         let (whole, begun) = (watch::Sender::new(false), watch::Sender::new(false));
-        Contact { clock, limit, state, epoch, whole, begun }
+        Contact { clock, limit, state, epoch, sandboxes: watch::Sender::new(false), whole, begun }
     }
 
     /// A renewal that was sent then has succeeded.
@@ -53,7 +57,8 @@ impl Contact {
     }
 
     fn forget(&self, state: &mut State) {
-        (state.leases, state.pods) = (false, false);
+        (state.leases, state.pods, state.sandboxes) = (false, false, false);
+        self.sandboxes.send_replace(false);
         self.whole.send_replace(false);
     }
 
@@ -61,8 +66,11 @@ impl Contact {
         self.listed(epoch, |state| state.leases = true);
     }
 
-    pub(super) fn pods_listed(&self, epoch: u64) {
-        self.listed(epoch, |state| state.pods = true);
+    pub(super) fn instances_listed(&self, kind: Kind, epoch: u64) {
+        self.listed(epoch, |state| match kind {
+            Kind::Pod => state.pods = true,
+            Kind::Sandbox => state.sandboxes = true,
+        });
     }
 
     fn listed(&self, epoch: u64, change: impl FnOnce(&mut State)) {
@@ -73,6 +81,7 @@ impl Contact {
                 self.whole.send_replace(true);
                 self.begun.send_replace(true);
             }
+            self.sandboxes.send_if_modified(|listed| !std::mem::replace(listed, state.sandboxes) && *listed);
         }
     }
 
@@ -101,6 +110,19 @@ impl Contact {
     pub(super) fn is_good(&self) -> bool {
         *self.whole.borrow() && self.clock.now() < self.good_until()
     }
+
+    /// The same for instances of a kind.
+    pub(super) fn is_good_for(&self, kind: Kind) -> bool {
+        self.is_good() && (kind == Kind::Pod || *self.sandboxes.borrow())
+    }
+
+    /// Waits until everything is known of instances of a kind.
+    pub(super) async fn knows(&self, kind: Kind) {
+        if kind == Kind::Sandbox {
+            // The sender is ours.
+            let _ = self.sandboxes.subscribe().wait_for(|listed| *listed).await;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -113,7 +135,7 @@ mod tests {
         contact.renewed(contact.clock.now());
         contact.leases_listed(0);
         assert!(!contact.is_good());
-        contact.pods_listed(0);
+        contact.instances_listed(Kind::Pod, 0);
         assert!(contact.is_good());
         tokio::time::advance(Duration::from_secs(8)).await;
         contact.renewed(contact.clock.now());
@@ -124,11 +146,11 @@ mod tests {
         // A list that was begun before is not enough, and neither is a renewal alone.
         contact.leases_listed(0);
         contact.renewed(contact.clock.now());
-        contact.pods_listed(0);
+        contact.instances_listed(Kind::Pod, 0);
         assert!(!contact.is_good());
         assert_eq!(*contact.epoch.borrow(), 1);
         contact.leases_listed(1);
-        contact.pods_listed(1);
+        contact.instances_listed(Kind::Pod, 1);
         assert!(contact.is_good());
     }
 
@@ -137,7 +159,7 @@ mod tests {
         let contact = Contact::new(Clock::start(), Duration::from_secs(9));
         contact.renewed(contact.clock.now());
         contact.leases_listed(0);
-        contact.pods_listed(0);
+        contact.instances_listed(Kind::Pod, 0);
         let sent = contact.clock.now() + Duration::from_secs(1);
         tokio::time::advance(Duration::from_secs(8)).await;
         contact.renewed(sent);

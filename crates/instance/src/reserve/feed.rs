@@ -1,7 +1,8 @@
-//! How news reach the memory: from the two watches, and from answers to the router's own reads and writes. Whoever
+//! How news reach the memory: from the watches, and from answers to the router's own reads and writes. Whoever
 //! waits for a change is woken, and marks that must be objected to are handed on.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +10,6 @@ use std::time::Duration;
 use agentcube_api::labels;
 use agentcube_operator::watch::Sink;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
 use kube::core::ObjectMeta;
 use parking_lot::Mutex;
 
@@ -17,6 +17,7 @@ use super::Shared;
 use super::index::{Kept, LeaseNews, Objection, SessionId, Source};
 use super::objections::About;
 use crate::alias::{AliasId, Record};
+use crate::bearer::{Bearer, Body};
 use crate::record::{Hold, Instance, LeaseHash, RouterLease, Session};
 
 /// What a Lease of ours is.
@@ -132,9 +133,9 @@ impl Shared {
         }
     }
 
-    /// A Pod that the server showed.
-    pub(super) fn learn_pod(&self, pod: Pod, source: Source) {
-        if let Some(instance) = Instance::read(&pod) {
+    /// The object of an instance that the server showed.
+    pub(super) fn learn_instance(&self, body: Body, source: Source) {
+        if let Some(instance) = body.instance() {
             self.take_instance(instance, source);
         }
     }
@@ -167,7 +168,7 @@ impl Shared {
     fn instance_news(&self, instance: &Arc<Instance>) {
         self.bindings.instance_changed(&instance.id.uid);
         if instance.releasing {
-            let objection = Objection { about: instance.id.uid.clone(), version: instance.version };
+            let objection = Objection { about: instance.id.clone(), version: instance.version };
             self.object(About::Instance(objection));
         }
     }
@@ -175,7 +176,7 @@ impl Shared {
     /// The server says that an instance which was known is gone.
     pub(super) fn instance_gone(&self, instance: &Instance) {
         let source = Source::Read;
-        if let Some(held) = self.index.remove_instance(&instance.id.uid, instance.version, source) {
+        if let Some(held) = self.index.remove_instance(instance.id.kind, &instance.id.uid, instance.version, source) {
             self.forget(&held);
         }
     }
@@ -241,16 +242,17 @@ impl Sink<Lease> for Leases {
     }
 }
 
-/// Where the watch of Pods leads.
-pub(super) struct Pods {
+/// Where the watch of Pods, or of Sandboxes, leads.
+pub(super) struct InstanceFeed<B> {
     pub(super) shared: Arc<Shared>,
     pub(super) epoch: u64,
+    pub(super) kind: PhantomData<B>,
 }
 
-impl Sink<Pod> for Pods {
+impl<B: Bearer> Sink<B> for InstanceFeed<B> {
     type Item = Option<Instance>;
 
-    fn read(&self, object: Pod) -> Option<Instance> {
+    fn read(&self, object: B) -> Option<Instance> {
         Instance::read(&object)
     }
 
@@ -258,31 +260,32 @@ impl Sink<Pod> for Pods {
         let items = items.into_iter().flatten().collect();
         let objects =
             |was: Option<&Instance>, instance: &Arc<Instance>| self.shared.place(was, instance, true);
-        let (gone, new) = self.shared.index.list_instances(items, revision, objects);
+        let (gone, new) = self.shared.index.list_instances(B::KIND, items, revision, objects);
         gone.iter().for_each(|instance| self.shared.forget(instance));
         new.iter().for_each(|instance| self.shared.instance_news(instance));
-        self.shared.contact.pods_listed(self.epoch);
+        self.shared.contact.instances_listed(B::KIND, self.epoch);
     }
 
     fn applied(&self, item: Option<Instance>, revision: u64) {
         match item {
             Some(instance) => self.shared.take_instance(instance, Source::Watch(revision)),
-            None => self.shared.index.pods_bookmark(revision),
+            None => self.shared.index.instances_bookmark(B::KIND, revision),
         }
     }
 
     fn deleted(&self, meta: &ObjectMeta, revision: u64) {
         let uid: Arc<str> = meta.uid.as_deref().unwrap_or_default().into();
-        if let Some(held) = self.shared.index.remove_instance(&uid, revision, Source::Watch(revision)) {
+        let source = Source::Watch(revision);
+        if let Some(held) = self.shared.index.remove_instance(B::KIND, &uid, revision, source) {
             self.shared.forget(&held);
         }
     }
 
     fn bookmark(&self, revision: u64) {
-        self.shared.index.pods_bookmark(revision);
+        self.shared.index.instances_bookmark(B::KIND, revision);
     }
 }
 
-/// The label selectors of the two watches.
+/// The label selectors of the watches of Leases and of instances.
 pub(super) const LEASES: &str = labels::LEASE;
-pub(super) const PODS: &str = labels::TASK_UID;
+pub(super) const INSTANCES: &str = labels::TASK_UID;

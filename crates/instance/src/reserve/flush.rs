@@ -111,13 +111,13 @@ impl Shared {
     async fn renew_instance(&self, id: &InstanceId, active: std::time::Duration) -> Result<(), Failure> {
         let instance = self.index.instance(&id.uid).ok_or(Failure::Gone)?;
         match self.writes.mark_active(&instance, self.clock.time_of_day(active)).await {
-            Ok(pod) => {
-                self.learn_pod(pod, Source::Write(self.clock.now()));
+            Ok(body) => {
+                self.learn_instance(body, Source::Write(self.clock.now()));
                 Ok(())
             }
             Err(Failure::Conflict) => {
-                if let Some(pod) = self.writes.read_pod(&instance.namespace, &id.name).await? {
-                    self.learn_pod(pod, Source::Read);
+                if let Some(body) = self.writes.read_instance(id.kind, &instance.namespace, &id.name).await? {
+                    self.learn_instance(body, Source::Read);
                 }
                 Err(Failure::Conflict)
             }

@@ -13,6 +13,7 @@ use kube::core::ObjectMeta;
 
 use super::Shared;
 use super::writes::Failure;
+use crate::identity::Kind;
 
 /// Marks come in groups: one write answers all that came within this time.
 const GATHER: Duration = Duration::from_millis(50);
@@ -59,11 +60,9 @@ impl Shared {
     }
 
     fn router_lease(&self) -> Lease {
-        let (leases, pods) = match self.contact.is_good() {
-            true => self.index.seen(),
-            // What is remembered from before a silence is not served from, so it respects nothing either.
-            false => (0, 0),
-        };
+        // What is remembered from before a silence is not served from, so it respects nothing either.
+        let leases = if self.contact.is_good() { self.index.seen_leases() } else { 0 };
+        let seen = |kind| if self.contact.is_good_for(kind) { self.index.seen_instances(kind) } else { 0 };
         let seconds = i32::try_from(self.timing.silent.as_secs().max(1)).unwrap_or(i32::MAX);
         Lease {
             metadata: ObjectMeta {
@@ -72,7 +71,8 @@ impl Shared {
                 labels: Some(BTreeMap::from([(labels::LEASE.into(), labels::LEASE_OF_ROUTER.into())])),
                 annotations: Some(BTreeMap::from([
                     (labels::SEEN_LEASES.into(), leases.to_string()),
-                    (labels::SEEN_PODS.into(), pods.to_string()),
+                    (labels::SEEN_PODS.into(), seen(Kind::Pod).to_string()),
+                    (labels::SEEN_SANDBOXES.into(), seen(Kind::Sandbox).to_string()),
                 ])),
                 ..ObjectMeta::default()
             },

@@ -14,7 +14,7 @@ use super::clock::Clock;
 use super::intern::Names;
 use super::reached::Reached;
 use super::shards::Shards;
-use crate::identity::{InstanceId, SessionKey, TaskId};
+use crate::identity::{InstanceId, Kind, SessionKey, TaskId};
 use crate::record::{Instance, LeaseHash, Life, Session};
 
 mod compact;
@@ -113,6 +113,7 @@ pub(super) struct Index {
     /// Held by whoever changes sessions, or instances: news come one at a time.
     leases: Mutex<Reached>,
     pods: Mutex<Reached>,
+    sandboxes: Mutex<Reached>,
     names: Names,
     /// There may be requests that this router does not know of.
     pub(super) unsure: AtomicBool,
@@ -126,6 +127,7 @@ impl Index {
             instances: Shards::new(),
             leases: Mutex::default(),
             pods: Mutex::default(),
+            sandboxes: Mutex::default(),
             names: Names::default(),
             unsure: AtomicBool::new(false),
         }
@@ -177,7 +179,7 @@ impl Index {
 
     fn servable<'a>(&self, entry: &'a Entry, task: &TaskId) -> Option<(&'a Session, Arc<Instance>)> {
         let Kept::Session(session) = &entry.kept else { return None };
-        if session.releasing || session.ending || session.task_uid != task.uid {
+        if session.releasing || session.rests.is_some() || session.ending || session.task_uid != task.uid {
             return None;
         }
         let instance = self.instance(&session.holder.as_ref()?.uid)?;
@@ -340,7 +342,7 @@ impl Index {
         source: Source,
         objects: impl FnOnce(Option<&Instance>, &Arc<Instance>) -> bool,
     ) -> Option<Arc<Instance>> {
-        let mut reached = self.pods.lock();
+        let mut reached = self.reached(instance.id.kind);
         let taken = self.take_instance(&mut reached, instance, source, objects);
         if let Source::Watch(revision) = source {
             reached.advance(revision);
@@ -377,11 +379,12 @@ impl Index {
     /// An instance is gone.
     pub(super) fn remove_instance(
         &self,
+        kind: Kind,
         uid: &Arc<str>,
         version: u64,
         source: Source,
     ) -> Option<Arc<Instance>> {
-        let mut reached = self.pods.lock();
+        let mut reached = self.reached(kind);
         let held = self.instances.of(&**uid).write().remove_entry(&**uid).map(|(held, ())| held.0);
         match source {
             Source::Watch(revision) => {
@@ -393,19 +396,28 @@ impl Index {
         held
     }
 
-    /// All instances as they were at `revision`: which are gone, and which are new.
+    fn reached(&self, kind: Kind) -> MutexGuard<'_, Reached> {
+        match kind {
+            Kind::Pod => self.pods.lock(),
+            Kind::Sandbox => self.sandboxes.lock(),
+        }
+    }
+
+    /// All instances of a kind as they were at `revision`: which are gone, and which are new.
     pub(super) fn list_instances(
         &self,
+        kind: Kind,
         items: Vec<Instance>,
         revision: u64,
         objects: impl Fn(Option<&Instance>, &Arc<Instance>) -> bool,
     ) -> (Vec<Arc<Instance>>, Vec<Arc<Instance>>) {
-        let mut reached = self.pods.lock();
+        let mut reached = self.reached(kind);
         let listed: HashMap<Arc<str>, ()> = items.iter().map(|item| (item.id.uid.clone(), ())).collect();
         let mut gone = Vec::new();
         for shard in self.instances.all() {
             shard.write().retain(|ByUid(held), ()| {
-                let stays = held.version > revision || listed.contains_key(&held.id.uid);
+                let other = held.id.kind != kind;
+                let stays = other || held.version > revision || listed.contains_key(&held.id.uid);
                 if !stays {
                     gone.push(held.clone());
                 }
@@ -423,13 +435,18 @@ impl Index {
         self.leases.lock().advance(revision);
     }
 
-    pub(super) fn pods_bookmark(&self, revision: u64) {
-        self.pods.lock().advance(revision);
+    pub(super) fn instances_bookmark(&self, kind: Kind, revision: u64) {
+        self.reached(kind).advance(revision);
     }
 
-    /// Revisions of Leases and Pods up to which everything was seen and is respected.
-    pub(super) fn seen(&self) -> (u64, u64) {
-        (self.leases.lock().seen(), self.pods.lock().seen())
+    /// The revision of Leases up to which everything was seen and is respected.
+    pub(super) fn seen_leases(&self) -> u64 {
+        self.leases.lock().seen()
+    }
+
+    /// The same of instances of a kind.
+    pub(super) fn seen_instances(&self, kind: Kind) -> u64 {
+        self.reached(kind).seen()
     }
 
     /// An objection to a mark of this version was written, or is no longer needed.
@@ -437,13 +454,13 @@ impl Index {
         self.leases.lock().settled(version);
     }
 
-    pub(super) fn pod_settled(&self, version: u64) {
-        self.pods.lock().settled(version);
+    pub(super) fn instance_settled(&self, kind: Kind, version: u64) {
+        self.reached(kind).settled(version);
     }
 
-    /// Whether there is an objection to a mark of this version of a Pod.
-    pub(super) fn objects_to_pod(&self, version: u64) -> bool {
-        self.pods.lock().objects(version)
+    /// Whether there is an objection to a mark of this version of an instance.
+    pub(super) fn objects_to(&self, kind: Kind, version: u64) -> bool {
+        self.reached(kind).objects(version)
     }
 
     /// Whether this router uses a session. Whoever looks it up has begun the use by now, or sees all that was put

@@ -53,6 +53,8 @@ pub enum State {
     Waiting,
     /// It has an instance.
     Bound,
+    /// It has an instance that is paused.
+    Paused,
     /// It is to end for being idle.
     Releasing,
     /// It ends.
@@ -130,6 +132,7 @@ impl Shared {
             Session { ending: true, .. } => State::Ending,
             Session { releasing: true, .. } => State::Releasing,
             Session { holder: None, .. } => State::Waiting,
+            Session { rests: Some(_), .. } => State::Paused,
             _ => State::Bound,
         };
         let usage = entry.usage.as_deref();

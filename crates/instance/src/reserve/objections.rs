@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::Shared;
 use super::index::{Kept, Objection, SessionId, Source};
 use super::writes::Failure;
+use crate::identity::InstanceId;
 use crate::record::Session;
 
 const REST: Duration = Duration::from_millis(250);
@@ -18,8 +19,7 @@ const REST: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) enum About {
     Session(Objection<SessionId>),
-    /// An instance, by its UID.
-    Instance(Objection<Arc<str>>),
+    Instance(Objection<InstanceId>),
 }
 
 impl Shared {
@@ -44,7 +44,7 @@ impl Shared {
                 }
                 match &about {
                     About::Session(objection) => shared.index.lease_settled(objection.version),
-                    About::Instance(objection) => shared.index.pod_settled(objection.version),
+                    About::Instance(objection) => shared.index.instance_settled(objection.about.kind, objection.version),
                 }
                 shared.marked.notify_one();
             });
@@ -105,19 +105,21 @@ impl Shared {
         Ok(())
     }
 
-    async fn keep_instance(&self, objection: &Objection<Arc<str>>) -> Result<(), Failure> {
-        let Some(instance) = self.index.instance(&objection.about) else { return Ok(()) };
-        if instance.version != objection.version || !self.index.objects_to_pod(objection.version) {
+    async fn keep_instance(&self, objection: &Objection<InstanceId>) -> Result<(), Failure> {
+        let Some(instance) = self.index.instance(&objection.about.uid) else { return Ok(()) };
+        if instance.version != objection.version || !self.index.objects_to(instance.id.kind, objection.version) {
             return Ok(());
         }
-        match self.writes.keep_pod(&instance).await {
-            Ok(pod) => {
-                self.learn_pod(pod, Source::Write(self.clock.now()));
+        match self.writes.keep_instance(&instance).await {
+            Ok(body) => {
+                self.learn_instance(body, Source::Write(self.clock.now()));
                 Ok(())
             }
             Err(Failure::Conflict) => {
-                if let Some(pod) = self.writes.read_pod(&instance.namespace, &instance.id.name).await? {
-                    self.learn_pod(pod, Source::Read);
+                let id = &instance.id;
+                let read = self.writes.read_instance(id.kind, &instance.namespace, &id.name).await?;
+                if let Some(body) = read {
+                    self.learn_instance(body, Source::Read);
                 }
                 Ok(())
             }

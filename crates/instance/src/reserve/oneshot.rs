@@ -78,8 +78,8 @@ impl Shared {
             return false;
         }
         match self.writes.mark_active(&instance, Timestamp::now()).await {
-            Ok(pod) => {
-                self.learn_pod(pod, Source::Write(self.clock.now()));
+            Ok(body) => {
+                self.learn_instance(body, Source::Write(self.clock.now()));
                 true
             }
             Err(Failure::Refused(why)) => {
@@ -90,10 +90,10 @@ impl Shared {
             }
             Err(Failure::Conflict | Failure::Unclear(_)) => {
                 // Changed, and maybe not by being used: look, and let it be given anew.
-                let pod = self.writes.read_pod(&instance.namespace, &instance.id.name).await;
-                match pod {
-                    Ok(Some(pod)) => {
-                        self.learn_pod(pod, Source::Read);
+                let body = self.writes.read_instance(instance.id.kind, &instance.namespace, &instance.id.name).await;
+                match body {
+                    Ok(Some(body)) => {
+                        self.learn_instance(body, Source::Read);
                         grant.used = false;
                     }
                     Ok(None) => {}
@@ -123,7 +123,7 @@ impl Shared {
         usage.begin();
         let in_use = self.activity.guard(usage, Claim::Room(grant));
         // After the guard, which ends with the contact: whoever lost it before that is not served.
-        if !self.contact.is_good() {
+        if !self.contact.is_good_for(view.kind) {
             return None;
         }
         self.reserved(view, &instance, None, path, in_use)

@@ -30,6 +30,8 @@ pub struct Rules {
     pub capacity: u32,
     /// An instance serves one request and ends.
     pub once: bool,
+    /// A Job starts the instances.
+    pub job: bool,
     /// How many may wait.
     pub most_waiting: usize,
     /// How long an instance that another router started is left to that router.
@@ -211,7 +213,7 @@ impl Pool {
     /// The slots in which to create instances now, at most what this router's own waiters lack. This router is number
     /// `rank` of `routers`: each looks first at slots that the others look at last.
     pub fn starts(&mut self, now: Duration, rank: usize, routers: usize) -> Vec<u32> {
-        if !self.rules.on_demand || self.rules.once || self.rests(now) {
+        if !self.rules.on_demand || self.rules.job || self.rests(now) {
             return Vec::new();
         }
         self.blocked.retain(|_, until| *until > now);
@@ -266,7 +268,7 @@ impl Pool {
 
     /// The `parallelism` that the Job needs for all who wait, if it is more than it has.
     pub fn parallelism(&self, current: u32) -> Option<u32> {
-        if !self.rules.on_demand || !self.rules.once || self.queue.is_empty() {
+        if !self.rules.on_demand || !self.rules.job || self.queue.is_empty() {
             return None;
         }
         let alive = |member: &&Member| {

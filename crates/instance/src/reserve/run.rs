@@ -1,10 +1,12 @@
 //! The long-running part of a router: keeps memory current, writes what has to be written, and at the end stops in
 //! order.
 
+use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentcube_api::Sandbox;
 use agentcube_operator::watch::{self, Sink};
 use futures_util::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -14,9 +16,11 @@ use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::feed::{self, Leases, Pods};
+use super::feed::{self, InstanceFeed, Leases};
 use super::tasks::TaskView;
 use super::waiting::PoolKey;
+use crate::bearer::Bearer;
+use crate::identity::Kind;
 use crate::token::{Keys, MASTER_SECRET};
 
 /// How many objects a page of a list has.
@@ -46,7 +50,8 @@ pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
             shared.follow_tasks(),
             shared.follow_revisions(),
             shared.follow_leases(),
-            shared.follow_pods(),
+            shared.follow_instances::<Pod>(),
+            shared.follow_sandboxes(),
         )
     };
     tokio::select! {
@@ -157,6 +162,9 @@ impl Shared {
                     let (key, rules) = (PoolKey::of(&view.id), view.rules(&self.timing));
                     let before = self.tasks.by_uid(&uid).is_some_and(|view| view.spec.is_some());
                     let first = view.spec.is_some() && !before;
+                    if view.kind == Kind::Sandbox {
+                        self.sandboxes_wanted.send_replace(true);
+                    }
                     self.tasks.put(view, &self.counts);
                     self.pools.set_rules(&key, Some(rules));
                     if first {
@@ -195,9 +203,16 @@ impl Shared {
         self.follow::<Lease, _>(feed::LEASES, |epoch| Leases { shared: self.clone(), epoch }).await;
     }
 
-    async fn follow_pods(self: &Arc<Self>) {
+    /// Not before a Task has its instances on a pool: who has no such Task need not let routers see Sandboxes.
+    async fn follow_sandboxes(self: &Arc<Self>) {
+        let _ = self.sandboxes_wanted.subscribe().wait_for(|wanted| *wanted).await;
+        self.follow_instances::<Sandbox>().await;
+    }
+
+    async fn follow_instances<B: Bearer>(self: &Arc<Self>) {
         self.announced_first().await;
-        self.follow::<Pod, _>(feed::PODS, |epoch| Pods { shared: self.clone(), epoch }).await;
+        let feed = |epoch| InstanceFeed::<B> { shared: self.clone(), epoch, kind: PhantomData };
+        self.follow::<B, _>(feed::INSTANCES, feed).await;
     }
 
     async fn announced_first(&self) {

@@ -50,7 +50,8 @@ impl Shared {
         }
         let view = self.tasks.get(&request.task).ok_or(ReserveError::NoSuchTask)?;
         of_task.clone_from(&view.counts);
-        if !self.contact.is_good() {
+        self.know(&view).await?;
+        if !self.contact.is_good_for(view.kind) {
             return Err(ReserveError::OutOfTouch);
         }
         match &request.key {
@@ -64,6 +65,17 @@ impl Shared {
                 self.reserve_oneshot(&view, &request).await
             }
             _ => self.reserve_oneshot(&view, &request).await,
+        }
+    }
+
+    /// Waits until the instances of the Task are known. Sandboxes are followed from the first Task on that needs them.
+    async fn know(&self, view: &TaskView) -> Result<(), ReserveError> {
+        tokio::select! {
+            () = self.contact.knows(view.kind) => Ok(()),
+            () = tokio::time::sleep(view.reserve_timeout) => {
+                Err(ReserveError::NotReady("its Sandboxes cannot be listed: see the log of the router".into()))
+            }
+            () = self.stopping.cancelled() => Err(ReserveError::ShuttingDown),
         }
     }
 
@@ -94,7 +106,7 @@ impl Shared {
         key: &SessionKey,
         path: Path,
     ) -> Option<Reserved> {
-        if !self.contact.is_good() || self.stopping.is_cancelled() {
+        if !self.contact.is_good_for(view.kind) || self.stopping.is_cancelled() {
             return None;
         }
         let hit = self.index.lookup(&view.id, id, None, view.interval(&self.timing), &self.clock)?;
@@ -116,7 +128,7 @@ impl Shared {
         key: Option<&SessionKey>,
         instance: &InstanceId,
     ) -> Option<InUse> {
-        if !self.contact.is_good() || self.stopping.is_cancelled() {
+        if !self.contact.is_good_for(view.kind) || self.stopping.is_cancelled() {
             return None;
         }
         let interval = view.interval(&self.timing);
@@ -160,7 +172,7 @@ impl Shared {
             if view.spec.is_none() {
                 view = self.prepared(&view).await?;
             }
-            if !self.contact.is_good() {
+            if !self.contact.is_good_for(view.kind) {
                 return Err(ReserveError::OutOfTouch);
             }
             if tokio::time::Instant::now() >= deadline {
@@ -215,6 +227,7 @@ impl Shared {
             Some(Why::Binder) => "another router was about to bind the session".into(),
             Some(Why::Ending) => "the session of this key was ending".into(),
             Some(Why::OldInstance) => "the session's old instance had not ended".into(),
+            Some(Why::Waking) => "the session's instance was paused and has not woken".into(),
             Some(Why::Address) => "the session's instance had no address".into(),
             Some(Why::Spoilt) => {
                 format!("the Lease {} cannot be read; delete it", binding.id.hash.lease_name())

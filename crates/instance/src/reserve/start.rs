@@ -1,4 +1,4 @@
-//! Starts instances for those who wait: creates Pods in the slots that a pool names, or raises the parallelism of a
+//! Starts instances for those who wait: creates Pods or Sandboxes in the slots that a pool names, or raises the parallelism of a
 //! Job. What is started is not given back when nobody waits any more: it becomes idle.
 
 use std::collections::HashMap;
@@ -10,7 +10,6 @@ use super::index::Source;
 use super::tasks::TaskView;
 use super::waiting::{PoolKey, TaskPool};
 use super::writes::Failure;
-use crate::record::Instance;
 
 /// How many instances are created at a time.
 const AT_A_TIME: usize = 64;
@@ -50,7 +49,7 @@ impl Shared {
         let view = self.tasks.by_uid(&key.uid).filter(|view| PoolKey::of(&view.id) == *key)?;
         let (rank, routers) = self.routers.rank(&self.lease_name, self.clock.now(), self.timing.silent);
         let (slots, again) = pool.starts(rank, routers);
-        if view.once {
+        if view.by_job() {
             let now = self.clock.now();
             let wanted = pool.look(|pool| pool.waiting() > 0 && !pool.rests(now));
             if wanted && self.scaling.lock().insert(key.clone()) {
@@ -89,28 +88,30 @@ impl Shared {
             let spec = view.spec.as_ref().map(|spec| spec.0.to_string()).unwrap_or_default();
             return Err(Failure::Refused(format!("there is no PodTemplate {spec} yet")));
         };
-        let pod = revision.pod(slot, Some(&self.me));
-        let name = pod.metadata.name.clone().unwrap_or_default();
-        match self.writes.create_pod(&pod).await {
-            Ok(pod) => {
+        let body = revision.instance(slot, Some(&self.me));
+        let (kind, name) = (body.kind(), body.name());
+        match self.writes.create_instance(&body).await {
+            Ok(body) => {
                 self.counts.started();
-                self.learn_pod(pod, Source::Write(self.clock.now()));
+                self.learn_instance(body, Source::Write(self.clock.now()));
                 return Ok(());
             }
             Err(Failure::Conflict) => {}
             // It may have been created: the name tells.
             Err(failure @ Failure::Unclear(_)) => {
-                if self.writes.read_pod(&view.id.namespace, &name).await?.is_none() {
+                if self.writes.read_instance(kind, &view.id.namespace, &name).await?.is_none() {
                     return Err(failure);
                 }
             }
             Err(failure) => return Err(failure),
         }
-        let Some(pod) = self.writes.read_pod(&view.id.namespace, &name).await? else { return Ok(()) };
-        match Instance::read(&pod) {
-            Some(instance) if instance.task_uid == view.id.uid => self.learn_pod(pod, Source::Read),
+        let read = self.writes.read_instance(kind, &view.id.namespace, &name).await?;
+        let Some(body) = read else { return Ok(()) };
+        match body.instance() {
+            Some(instance) if instance.task_uid == view.id.uid => self.learn_instance(body, Source::Read),
             _ => {
-                tracing::warn!(task = %view.id, pod = name, "a Pod that is not the Task's has the name of its slot");
+                let kind = kind.as_str();
+                tracing::warn!(task = %view.id, kind, name, "what is not the Task's has the name of its slot");
                 pool.with(|pool| pool.block(slot, self.clock.now()));
             }
         }

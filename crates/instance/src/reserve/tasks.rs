@@ -18,7 +18,7 @@ use agentcube_operator::cache::Cache;
 
 use super::counts::{Counts, OfTask};
 use super::pool::Rules;
-use crate::identity::{SpecId, TaskId};
+use crate::identity::{Kind, SpecId, TaskId};
 use crate::revision::{Revision, label_value};
 use crate::timing::Timing;
 
@@ -29,6 +29,8 @@ const MOST_WAITING: usize = 10_000;
 #[derive(Clone, Debug)]
 pub(super) struct TaskView {
     pub(super) id: TaskId,
+    /// What its instances are; the same for as long as the Task exists.
+    pub(super) kind: Kind,
     pub(super) by_session: bool,
     /// Instances serve one request and end.
     pub(super) once: bool,
@@ -69,6 +71,7 @@ impl TaskView {
         };
         Some(TaskView {
             id,
+            kind: if spec.deployment.pool_ref().is_some() { Kind::Sandbox } else { Kind::Pod },
             by_session,
             once: !by_session && lifecycle.reuse_policy == ReusePolicy::Never,
             on_demand: spec.scaling.scaling_mode == ScalingMode::OnDemand,
@@ -93,9 +96,15 @@ impl TaskView {
             on_demand: self.on_demand,
             capacity: self.capacity,
             once: self.once,
+            job: self.by_job(),
             most_waiting: MOST_WAITING,
             patience: timing.prompt(),
         }
+    }
+
+    /// Whether a Job starts its instances.
+    pub(super) fn by_job(&self) -> bool {
+        self.once && self.kind == Kind::Pod
     }
 
     /// How often activity is written.
@@ -153,7 +162,8 @@ impl Tasks {
     /// What instances of a Task's current revision are made from.
     pub(super) fn revision(&self, view: &TaskView) -> Option<Revision> {
         let object = self.revisions.get(&view.id.namespace, &view.spec.as_ref()?.0)?;
-        Revision::read(&object).filter(|revision| revision.task.uid == view.id.uid)
+        let fits = |revision: &Revision| revision.task.uid == view.id.uid && revision.form.kind() == view.kind;
+        Revision::read(&object).filter(fits)
     }
 }
 

@@ -146,6 +146,7 @@ fn no_rules() -> Rules {
         on_demand: false,
         capacity: 1,
         once: false,
+        job: false,
         most_waiting: 0,
         patience: Duration::ZERO,
     }
@@ -375,14 +376,17 @@ mod tests {
     fn instance(slot: u32) -> Arc<Instance> {
         Arc::new(Instance {
             namespace: "prod".into(),
-            id: crate::InstanceId { name: format!("agent-{slot}").into(), uid: format!("p{slot}").into() },
+            id: crate::InstanceId::pod(format!("agent-{slot}"), format!("p{slot}")),
             version: 1,
             task_uid: "t1".into(),
             spec_id: SpecId("agent-1".into()),
             slot: Some(slot),
             address: Some([10, 0, 0, 7].into()),
+            port: None,
             life: Life::Ready,
             hold: Hold::Free,
+            paused: false,
+            woken: None,
             releasing: false,
             created_for: None,
             created: jiff::Timestamp::UNIX_EPOCH,

@@ -9,7 +9,6 @@ use agentcube_api::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -18,7 +17,8 @@ use serde_json::{Value, json};
 
 use super::tasks::TaskView;
 use crate::alias::{AliasHash, Record};
-use crate::identity::{InstanceId, SessionKey};
+use crate::bearer::{Body, Instances};
+use crate::identity::{InstanceId, Kind, SessionKey};
 use crate::record::{Instance, LeaseHash, Session, lease_name};
 use crate::revision::{label_value, owner};
 
@@ -75,6 +75,7 @@ pub(super) enum Deleted<K> {
 /// Writes as one process.
 pub(super) struct Writes {
     pub(super) client: Client,
+    pub(super) instances: Instances,
     /// The binder of the sessions that it binds.
     pub(super) me: Arc<str>,
 }
@@ -84,8 +85,8 @@ impl Writes {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    fn pods(&self, namespace: &str) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), namespace)
+    pub(super) fn new(client: Client, me: Arc<str>) -> Writes {
+        Writes { instances: Instances::new(client.clone()), client, me }
     }
 
     pub(super) async fn read_lease(
@@ -132,8 +133,13 @@ impl Writes {
         Ok(answer.left().map_or(Deleted::Gone, Deleted::Waits))
     }
 
-    pub(super) async fn read_pod(&self, namespace: &str, name: &str) -> Result<Option<Pod>, Failure> {
-        answered(self.pods(namespace).get_opt(name)).await
+    pub(super) async fn read_instance(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Body>, Failure> {
+        answered(self.instances.get(kind, namespace, name)).await
     }
 
     /// A session's Lease, pointed at an instance or at nothing, with me as the binder.
@@ -155,6 +161,7 @@ impl Writes {
     ) -> Result<Lease, Failure> {
         let mut patch = renewal(session);
         patch["metadata"]["annotations"][labels::BINDER] = json!(&*self.me);
+        patch["metadata"]["annotations"][labels::RESTS] = Value::Null;
         patch["spec"]["holderIdentity"] = json!(holder.map(InstanceId::to_string));
         // Only a Lease that names an instance has something to give back.
         patch["metadata"]["finalizers"] = match holder {
@@ -182,6 +189,13 @@ impl Writes {
         self.patch_session(session, patch).await
     }
 
+    /// Says that the session rests no longer: its instance was woken.
+    pub(super) async fn resume(&self, session: &Session) -> Result<Lease, Failure> {
+        let mut patch = renewal(session);
+        patch["metadata"]["annotations"][labels::RESTS] = Value::Null;
+        self.patch_session(session, patch).await
+    }
+
     async fn patch_session(&self, session: &Session, patch: Value) -> Result<Lease, Failure> {
         let name = lease_name(&session.task_uid, &session.key);
         let parameters = PatchParams::default();
@@ -197,7 +211,7 @@ impl Writes {
     }
 
     /// Takes a free instance for a session.
-    pub(super) async fn take_pod(&self, instance: &Instance, session: &Session) -> Result<Pod, Failure> {
+    pub(super) async fn take_instance(&self, instance: &Instance, session: &Session) -> Result<Body, Failure> {
         let annotations = json!({
             labels::RESERVE_KEY: session.key.as_str(),
             labels::RESERVATION: session.reservation().to_string(),
@@ -208,8 +222,15 @@ impl Writes {
         self.annotate(instance, annotations).await
     }
 
+    /// Has a paused instance go on, under the number under which its session rests. Also said to one that goes on: no
+    /// pause under this number can follow.
+    pub(super) async fn wake(&self, instance: &Instance, number: u64) -> Result<Body, Failure> {
+        let annotations = json!({ labels::WOKEN: number.to_string() });
+        self.change(instance, annotations, json!({ "paused": false })).await
+    }
+
     /// Notes that a request uses, or has used, the instance; removes any `releasing` mark.
-    pub(super) async fn mark_active(&self, instance: &Instance, active: Timestamp) -> Result<Pod, Failure> {
+    pub(super) async fn mark_active(&self, instance: &Instance, active: Timestamp) -> Result<Body, Failure> {
         let annotations = json!({ labels::LAST_ACTIVE: active.to_string(), labels::RELEASING: null });
         self.annotate(instance, annotations).await
     }
@@ -225,29 +246,35 @@ impl Writes {
     }
 
     /// Removes a `releasing` mark.
-    pub(super) async fn keep_pod(&self, instance: &Instance) -> Result<Pod, Failure> {
+    pub(super) async fn keep_instance(&self, instance: &Instance) -> Result<Body, Failure> {
         self.annotate(instance, json!({ labels::RELEASING: null })).await
     }
 
-    /// Changes annotations of exactly this version: whatever was thought of it when this was sent still holds when it
-    /// is done, however late that is.
-    async fn annotate(&self, instance: &Instance, annotations: Value) -> Result<Pod, Failure> {
+    async fn annotate(&self, instance: &Instance, annotations: Value) -> Result<Body, Failure> {
+        self.change(instance, annotations, Value::Null).await
+    }
+
+    /// Changes exactly this version: whatever was thought of it when this was sent still holds when it is done, however
+    /// late that is.
+    async fn change(&self, instance: &Instance, annotations: Value, spec: Value) -> Result<Body, Failure> {
         let version = instance.version.to_string();
-        let patch = json!({ "metadata": {
+        let mut patch = json!({ "metadata": {
             "uid": &*instance.id.uid, "resourceVersion": version, "annotations": annotations } });
-        let (pods, parameters) = (self.pods(&instance.namespace), PatchParams::default());
-        answered(pods.patch(&instance.id.name, &parameters, &Patch::Merge(patch))).await
+        if !spec.is_null() {
+            patch["spec"] = spec;
+        }
+        let id = &instance.id;
+        answered(self.instances.change(id.kind, &instance.namespace, &id.name, patch)).await
     }
 
-    pub(super) async fn create_pod(&self, pod: &Pod) -> Result<Pod, Failure> {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        answered(self.pods(namespace).create(&PostParams::default(), pod)).await
+    pub(super) async fn create_instance(&self, body: &Body) -> Result<Body, Failure> {
+        answered(self.instances.create(body)).await
     }
 
-    pub(super) async fn delete_pod(&self, instance: &Instance) -> Result<Deleted<Pod>, Failure> {
-        let parameters = exactly(&instance.id.uid, instance.version);
-        let answer = answered(self.pods(&instance.namespace).delete(&instance.id.name, &parameters)).await?;
-        Ok(answer.left().map_or(Deleted::Gone, Deleted::Waits))
+    pub(super) async fn delete_instance(&self, instance: &Instance) -> Result<Deleted<Body>, Failure> {
+        let (id, parameters) = (&instance.id, exactly(&instance.id.uid, instance.version));
+        let left = answered(self.instances.delete(id.kind, &instance.namespace, &id.name, &parameters)).await?;
+        Ok(left.map_or(Deleted::Gone, Deleted::Waits))
     }
 
     pub(super) async fn read_job(&self, namespace: &str, name: &str) -> Result<Option<Job>, Failure> {

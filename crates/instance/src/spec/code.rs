@@ -24,8 +24,8 @@ use crate::token::task_secret_name;
 const AGENT: &str = "agent";
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Where everything of the bundle is; the runtime may write here.
-const ROOT: &str = "/bundle";
-const CODE: &str = "/bundle/code";
+pub(super) const ROOT: &str = "/bundle";
+pub(super) const CODE: &str = "/bundle/code";
 const SOURCE: &str = "/source";
 const CACHE: &str = "/cache";
 /// Where the code finds the keys to verify tokens with.
@@ -74,7 +74,7 @@ pub(super) fn render(task: &Task, config: &Config) -> Result<Rendered, SpecError
     })
 }
 
-fn runtime<'a>(bundle: &CodeBundleSpec, config: &'a Config) -> Result<&'a Runtime, SpecError> {
+pub(super) fn runtime<'a>(bundle: &CodeBundleSpec, config: &'a Config) -> Result<&'a Runtime, SpecError> {
     let name = &bundle.code_runtime.name;
     config.runtimes.get(name).ok_or_else(|| {
         let known: Vec<&str> = config.runtimes.keys().map(String::as_str).collect();
@@ -85,20 +85,20 @@ fn runtime<'a>(bundle: &CodeBundleSpec, config: &'a Config) -> Result<&'a Runtim
     })
 }
 
-fn relative(field: &str, path: &str) -> Result<Relative, SpecError> {
+pub(super) fn relative(field: &str, path: &str) -> Result<Relative, SpecError> {
     path.parse().map_err(|error| SpecError::Invalid(format!("codeBundle.{field} {path:?}: {error}")))
 }
 
 /// Where the code comes from.
 #[derive(Default)]
-struct Source {
+pub(super) struct Source {
     arguments: Vec<String>,
     mounts: Vec<VolumeMount>,
-    volumes: Vec<Volume>,
-    children: Vec<Child>,
+    pub(super) volumes: Vec<Volume>,
+    pub(super) children: Vec<Child>,
 }
 
-fn source(task: &Task, bundle: &CodeBundleSpec, config: &Config) -> Result<Source, SpecError> {
+pub(super) fn source(task: &Task, bundle: &CodeBundleSpec, config: &Config) -> Result<Source, SpecError> {
     if let Some(url) = &bundle.zip_url {
         return Ok(from_url(task, bundle, url, config));
     }
@@ -153,7 +153,7 @@ fn from_url(task: &Task, bundle: &CodeBundleSpec, url: &str, config: &Config) ->
 
 /// Files as keys of a ConfigMap, which is named for its content: a change is another one, and the old stays as long as
 /// its revision.
-fn inline(task: &Task, files: &BTreeMap<String, String>) -> Result<Source, SpecError> {
+pub(super) fn inline(task: &Task, files: &BTreeMap<String, String>) -> Result<Source, SpecError> {
     let size: usize = files.iter().map(|(path, text)| path.len() + text.len()).sum();
     if size > MOST_INLINE {
         return Err(SpecError::Invalid(format!(
@@ -180,7 +180,7 @@ fn inline(task: &Task, files: &BTreeMap<String, String>) -> Result<Source, SpecE
 }
 
 /// What is to be installed.
-struct Dependencies<'a> {
+pub(super) struct Dependencies<'a> {
     installer: &'a Installer,
     file: Option<Relative>,
     packages: &'a [String],
@@ -239,17 +239,14 @@ impl Dependencies<'_> {
     }
 }
 
-fn fetch(
+pub(super) fn fetch(
     bundle: &CodeBundleSpec,
     config: &Config,
     entrypoint: &Relative,
     source: &Source,
     dependencies: Option<&Dependencies<'_>>,
 ) -> Result<Container, SpecError> {
-    let limit = bundle.size_limit.as_ref().map_or(DEFAULT_LIMIT, |limit| limit.value());
-    if limit <= 0 {
-        return Err(SpecError::Invalid("codeBundle.sizeLimit must be above 0".into()));
-    }
+    let limit = limit(bundle)?;
     let program = [config.program.path.as_str(), "bundle", "fetch", "--into", ROOT];
     let mut command = words(program);
     command.extend(words(["--limit", &limit.to_string(), "--entrypoint", entrypoint.as_str()]));
@@ -271,6 +268,15 @@ fn fetch(
         security_context: Some(unprivileged()),
         ..Container::default()
     })
+}
+
+/// The most that the code may measure.
+pub(super) fn limit(bundle: &CodeBundleSpec) -> Result<i64, SpecError> {
+    let limit = bundle.size_limit.as_ref().map_or(DEFAULT_LIMIT, |limit| limit.value());
+    match limit > 0 {
+        true => Ok(limit),
+        false => Err(SpecError::Invalid("codeBundle.sizeLimit must be above 0".into())),
+    }
 }
 
 fn container(bundle: &CodeBundleSpec, runtime: &Runtime, entrypoint: &Relative, port: i32) -> Container {
@@ -298,12 +304,12 @@ fn container(bundle: &CodeBundleSpec, runtime: &Runtime, entrypoint: &Relative, 
     }
 }
 
-fn image(bundle: &CodeBundleSpec, runtime: &Runtime) -> String {
+pub(super) fn image(bundle: &CodeBundleSpec, runtime: &Runtime) -> String {
     bundle.code_runtime.image.clone().unwrap_or_else(|| runtime.image.clone())
 }
 
 /// A word of a command with what it names put in.
-fn place(word: &str, entrypoint: &str) -> String {
+pub(super) fn place(word: &str, entrypoint: &str) -> String {
     word.replace("{entrypoint}", entrypoint).replace("{code}", CODE).replace("{root}", ROOT)
 }
 
@@ -311,7 +317,7 @@ fn unprivileged() -> SecurityContext {
     SecurityContext { allow_privilege_escalation: Some(false), ..SecurityContext::default() }
 }
 
-fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+pub(super) fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(Into::into).into()
 }
 
@@ -323,7 +329,7 @@ fn mount(volume: &str, path: &str) -> VolumeMount {
     VolumeMount { name: volume.into(), mount_path: path.into(), ..VolumeMount::default() }
 }
 
-fn empty_dir(name: &str) -> Volume {
+pub(super) fn empty_dir(name: &str) -> Volume {
     Volume { name: name.into(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
 }
 

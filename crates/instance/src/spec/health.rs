@@ -1,8 +1,10 @@
-//! How a revision stands, from the Pods that are its instances: how many, and why they do not come up. Pure.
+//! How a revision stands, from its instances: how many, and why they do not come up. Pure.
 
+use agentcube_api::sandbox::SandboxPhase;
+use agentcube_api::{Sandbox, conditions};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use kube::ResourceExt;
 
+use crate::bearer::Bearer;
 use crate::provider::SpecStatus;
 use crate::record::{Hold, Instance, Life};
 
@@ -12,13 +14,43 @@ const CHARACTERS: usize = 1024;
 /// Reasons to wait that pass by themselves.
 const USUAL: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
+/// An object whose trouble can be told.
+pub(super) trait Troubled: Bearer {
+    /// Why it does not come up; nothing if there is nothing to say.
+    fn trouble(&self) -> Option<String>;
+}
+
+impl Troubled for Pod {
+    fn trouble(&self) -> Option<String> {
+        trouble(self)
+    }
+}
+
+impl Troubled for Sandbox {
+    fn trouble(&self) -> Option<String> {
+        let status = self.status.as_ref()?;
+        let ready = conditions::find(&status.conditions, "Ready")?;
+        let said = || Some(ready.message.as_str()).filter(|message| !message.is_empty());
+        match status.phase? {
+            SandboxPhase::Failed | SandboxPhase::Lost => Some(with(&ready.reason, said())),
+            // What waits for an agent or for its ports says so, and that may last.
+            SandboxPhase::Pending => said().map(|message| with(&ready.reason, Some(message))),
+            _ => None,
+        }
+    }
+}
+
+/// An instance, and what is wrong with it.
+pub(super) fn look<B: Troubled>(object: &B) -> Option<(Instance, Option<String>)> {
+    Some((Instance::read(object)?, object.trouble()))
+}
+
 /// Counts instances and says what is wrong with those that are not ready.
-pub(super) fn stand<'a>(pods: impl IntoIterator<Item = &'a Pod>, desired: i32) -> SpecStatus {
+pub(super) fn stand(instances: impl IntoIterator<Item = (Instance, Option<String>)>, desired: i32) -> SpecStatus {
     let mut status = SpecStatus { desired, ..SpecStatus::default() };
     let mut worst: Option<(i64, String)> = None;
     let (mut failing, mut seen) = (0, 0);
-    for pod in pods {
-        let Some(instance) = Instance::read(pod) else { continue };
+    for (instance, trouble) in instances {
         seen += 1;
         if instance.life == Life::Ready {
             status.available += 1;
@@ -29,12 +61,12 @@ pub(super) fn stand<'a>(pods: impl IntoIterator<Item = &'a Pod>, desired: i32) -
         if instance.life != Life::Dead {
             status.total += 1;
         }
-        let told = matches!(instance.life, Life::Starting | Life::Unready | Life::Dead).then(|| trouble(pod));
-        if let Some(trouble) = told.flatten() {
+        let told = matches!(instance.life, Life::Starting | Life::Unready | Life::Dead);
+        if let Some(trouble) = trouble.filter(|_| told) {
             failing += 1;
             let created = instance.created.as_second();
             if worst.as_ref().is_none_or(|(latest, _)| created >= *latest) {
-                worst = Some((created, format!("{}: {trouble}", pod.name_any())));
+                worst = Some((created, format!("{}: {trouble}", instance.id.name)));
             }
         }
     }

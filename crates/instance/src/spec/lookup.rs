@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use agentcube_api::SandboxPool;
+use agentcube_api::conditions::task::REASON_POOL_RUNTIME;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -33,6 +34,29 @@ pub(super) async fn find(client: &Client, namespace: &str, reference: &Reference
             let kind = reference.kind.kind();
             Err(SpecError::Transient(format!("cannot tell whether {kind} {name:?} exists: {error}")))
         }
+    }
+}
+
+/// An error unless the pool isolates as the Task wants.
+pub(super) async fn fits(
+    client: &Client,
+    namespace: &str,
+    pool: &str,
+    runtime: Option<&str>,
+) -> Result<(), SpecError> {
+    let Some(wanted) = runtime else { return Ok(()) };
+    let api: Api<SandboxPool> = Api::namespaced(client.clone(), namespace);
+    let found = api.get_opt(pool).await;
+    let found = found.map_err(|error| SpecError::Transient(format!("cannot read SandboxPool {pool:?}: {error}")))?;
+    match found.map(|found| found.spec.runtime_type) {
+        Some(runtime) if runtime != wanted => Err(SpecError::Missing {
+            reason: REASON_POOL_RUNTIME,
+            message: format!(
+                "SandboxPool {pool:?} has the runtime {runtime:?}, and sandboxTemplate.runtime is {wanted:?}: name \
+                 another pool, or leave runtime out"
+            ),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -7,6 +7,7 @@ mod code;
 mod config;
 mod health;
 mod lookup;
+mod on_pool;
 mod pod;
 mod providers;
 mod references;

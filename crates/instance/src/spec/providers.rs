@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_api::{Task, conditions, labels};
+use agentcube_api::{Sandbox, Task, conditions, labels};
 use agentcube_operator::cache::Cache;
 use agentcube_operator::children::{self, Ensured};
 use futures_util::future::{BoxFuture, try_join_all};
@@ -26,12 +26,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::children as wanted;
 use super::config::Config;
-use super::references::{Reference, pool, references};
+use super::references::{Reference, references};
 use super::render::{Child, render};
 use super::{health, lookup, wakes};
 use crate::identity::{SpecId, TaskId};
 use crate::provider::{InstanceSpecProvider, Repair, SpecError, SpecStatus, TaskName};
-use crate::revision::label_value;
+use crate::late::LateCache;
+use crate::revision::{self, label_value};
 use crate::token::{Keys, MASTER_SECRET, ensure_master_keys};
 use kept::{Alone, Kept, Look, Repairs, failed, refused};
 
@@ -46,6 +47,8 @@ pub struct Providers {
     client: Client,
     config: Arc<Config>,
     pods: Cache<Pod>,
+    /// Filled when the first Task has its instances on a pool.
+    sandboxes: LateCache<Sandbox>,
     preparations: Cache<Pod>,
     revisions: Cache<PodTemplate>,
     jobs: Cache<Job>,
@@ -70,6 +73,7 @@ impl Providers {
         let masters = watcher::Config::default().fields(&format!("metadata.name={MASTER_SECRET}"));
         Providers {
             pods: Cache::new(client.clone(), of_tasks()),
+            sandboxes: LateCache::new(Cache::new(client.clone(), of_tasks())),
             preparations: Cache::new(client.clone(), preparing),
             revisions: Cache::with_managed_fields(client.clone(), of_tasks()),
             jobs: Cache::new(client.clone(), of_tasks()),
@@ -88,6 +92,7 @@ impl Providers {
         let stop = || shutdown.clone();
         tokio::join!(
             self.pods.run(stop()),
+            self.sandboxes.run(stop()),
             self.preparations.run(stop()),
             self.revisions.run(stop()),
             self.jobs.run(stop()),
@@ -137,6 +142,17 @@ impl Providers {
         Ok(())
     }
 
+    /// The same for the Sandboxes of a Task that has some.
+    async fn sandboxes_listed(&self, task: &Task) -> Result<(), SpecError> {
+        if task.spec.deployment.pool_ref().is_none() {
+            return Ok(());
+        }
+        self.sandboxes.want();
+        let listed = tokio::time::timeout(LISTING, self.sandboxes.synced()).await;
+        let message = "Sandboxes cannot be listed: see the log of the controller for why";
+        listed.map_err(|_| SpecError::Transient(message.into()))
+    }
+
     /// What the Task names that others have to provide.
     pub fn references(&self, task: &Task) -> Result<BTreeSet<Reference>, SpecError> {
         Ok(references(task, &render(task, &self.config)?))
@@ -144,18 +160,18 @@ impl Providers {
 
     async fn initialize(&self, task: &Task, spec: &SpecId, look: Look) -> Result<Vec<Repair>, SpecError> {
         self.listed().await?;
+        self.sandboxes_listed(task).await?;
         let id = wanted::identify(task)?;
         let rendered = render(task, &self.config)?;
         if look.closely || !look.known || !is_ready(task) {
             let named = references(task, &rendered);
             let named = named.iter().map(|reference| lookup::find(&self.client, &id.namespace, reference));
             try_join_all(named).await?;
-        }
-        if let Some(pool) = pool(task) {
-            return Err(SpecError::Invalid(format!(
-                "poolRef {pool:?}: instances on a SandboxPool are not supported yet; leave poolRef out to run them as \
-                 Pods"
-            )));
+            if let Some(pool) = task.spec.deployment.pool_ref() {
+                let template = task.spec.deployment.sandbox_template.as_ref();
+                let runtime = template.and_then(|template| template.runtime.as_deref());
+                lookup::fits(&self.client, &id.namespace, pool, runtime).await?;
+            }
         }
         let mut repairs = Repairs { look, made: Vec::new() };
         let keys = self.keys().await?.for_task(&id.uid).to_secret(&id);
@@ -244,6 +260,7 @@ impl Providers {
     async fn release(&self, task: &Task, spec: &SpecId) -> Result<(), SpecError> {
         let id = wanted::identify(task)?;
         self.listed().await?;
+        self.sandboxes_listed(task).await?;
         // Without the revision nobody starts anything; then what was started ends.
         self.remove_named(&self.revisions, &id, &spec.0).await?;
         self.remove_named(&self.jobs, &id, &spec.0).await?;
@@ -258,8 +275,14 @@ impl Providers {
         for pod in &instances {
             self.remove(&self.pods, pod).await?;
         }
+        let mut sandboxes = self.sandboxes.owned_by(&id.uid);
+        sandboxes.retain(|sandbox| sandbox.labels().get(labels::SPEC_ID) == Some(&value));
+        for sandbox in &sandboxes {
+            self.remove(&self.sandboxes, sandbox).await?;
+        }
+        let ending = instances.len() + sandboxes.len();
         // Instances are closed off as long as there are any.
-        if instances.is_empty() {
+        if ending == 0 {
             self.remove_named(&self.policies, &id, &spec.0).await?;
         }
         let left = self.revisions.owned_by(&id.uid);
@@ -269,9 +292,9 @@ impl Providers {
                 self.remove(&self.maps, &map).await?;
             }
         }
-        match instances.is_empty() {
-            true => Ok(()),
-            false => Err(SpecError::Transient(format!("{} instances of {spec} are ending", instances.len()))),
+        match ending {
+            0 => Ok(()),
+            _ => Err(SpecError::Transient(format!("{ending} instances of {spec} are ending"))),
         }
     }
 
@@ -326,8 +349,12 @@ impl Providers {
             None if current.is_none_or(|current| current == &*spec.0) => wanted::least(task),
             None => 0,
         };
-        let instances = self.instances(&id, spec);
-        let mut status = health::stand(instances.iter().map(|pod| &**pod), desired);
+        let pods = self.instances(&id, spec);
+        let mut sandboxes = self.sandboxes.owned_by(&id.uid);
+        sandboxes.retain(|sandbox| sandbox.labels().get(labels::SPEC_ID) == Some(&label_value(&spec.0)));
+        let pods = pods.iter().filter_map(|pod| health::look(&**pod));
+        let instances = pods.chain(sandboxes.iter().filter_map(|sandbox| health::look(&**sandbox)));
+        let mut status = health::stand(instances, desired);
         // Only code is prepared; of all others there is nothing to render.
         status.preparing = task.spec.deployment.code_bundle.is_some()
             && render(task, &self.config).is_ok_and(|rendered| !self.is_prepared(&id, spec, &rendered));
@@ -371,6 +398,7 @@ impl InstanceSpecProvider for Providers {
     fn changes(&self) -> BoxStream<'static, TaskName> {
         stream::select_all([
             wakes::of_instances(&self.pods, &self.jobs),
+            wakes::of_sandboxes(&self.sandboxes),
             wakes::of_keys(&self.masters, &self.secrets),
             wakes::of_owned(&self.preparations),
             wakes::of_owned(&self.revisions),
@@ -393,6 +421,11 @@ fn is_ready(task: &Task) -> bool {
 
 /// Whether instances of the revision have this ConfigMap.
 fn mounts(revision: &PodTemplate, map: &str) -> bool {
+    let sandbox = revision.template.as_ref().and_then(revision::sandbox);
+    let files = sandbox.iter().flat_map(|sandbox| &sandbox.files);
+    if files.into_iter().any(|file| file.config_map_key_ref.as_ref().is_some_and(|from| from.name == map)) {
+        return true;
+    }
     let spec = revision.template.as_ref().and_then(|template| template.spec.as_ref());
     let volumes = spec.into_iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.into_iter().any(|volume| volume.config_map.as_ref().is_some_and(|source| source.name == map))

@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 
 use agentcube_api::Task;
 use agentcube_api::conditions::task as reasons;
+use agentcube_api::sandbox::SandboxSpec;
 use k8s_openapi::api::core::v1::{Container, EnvFromSource, PodSpec, Volume};
 use kube::ResourceExt;
 
 use super::render::Rendered;
 use crate::provider::SpecError;
+use crate::revision;
 use crate::token::task_secret_name;
 
 /// A kind of object that a Task may name.
@@ -82,7 +84,10 @@ pub fn references(task: &Task, rendered: &Rendered) -> BTreeSet<Reference> {
     if let Some(spec) = &rendered.template.spec {
         of_spec(spec, &mut found);
     }
-    if let Some(pool) = pool(task) {
+    if let Some(sandbox) = revision::sandbox(&rendered.template) {
+        of_sandbox(&sandbox, &mut found);
+    }
+    if let Some(pool) = task.spec.deployment.pool_ref() {
         found.insert(Reference { kind: Referent::SandboxPool, name: pool.into() });
     }
     let token = task_secret_name(&task.name_any());
@@ -95,11 +100,13 @@ pub fn references(task: &Task, rendered: &Rendered) -> BTreeSet<Reference> {
     found
 }
 
-/// The pool on which instances are to start.
-pub(super) fn pool(task: &Task) -> Option<&str> {
-    let deployment = &task.spec.deployment;
-    let of_sandbox = deployment.sandbox_template.as_ref().and_then(|template| template.pool_ref.as_deref());
-    of_sandbox.or_else(|| deployment.code_bundle.as_ref()?.pool_ref.as_deref())
+fn of_sandbox(sandbox: &SandboxSpec, found: &mut BTreeSet<Reference>) {
+    for file in &sandbox.files {
+        let secret = file.secret_key_ref.as_ref().map(|from| (Referent::Secret, from));
+        let map = file.config_map_key_ref.as_ref().map(|from| (Referent::ConfigMap, from));
+        let named = secret.into_iter().chain(map);
+        found.extend(named.map(|(kind, from)| Reference { kind, name: from.name.clone() }));
+    }
 }
 
 fn of_spec(spec: &PodSpec, found: &mut BTreeSet<Reference>) {

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Serialize;
 
 use super::config::Config;
-use super::{code, pod, sandbox};
+use super::{code, on_pool, pod, sandbox};
 use crate::provider::SpecError;
 use crate::revision::Form;
 
@@ -69,6 +69,9 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 /// What instances of this Task are made of.
 pub fn render(task: &Task, config: &Config) -> Result<Rendered, SpecError> {
+    if let Some(pool) = task.spec.deployment.pool_ref() {
+        return on_pool::render(task, pool, config);
+    }
     let form = form(task);
     let mut rendered = match task.spec.deployment.type_ {
         DeploymentType::Pod => pod::render(task)?,
@@ -122,7 +125,7 @@ fn reserved_names(template: &PodTemplateSpec) -> Result<(), SpecError> {
 
 fn restart_policy(spec: &mut PodSpec, form: Form) -> Result<(), SpecError> {
     match (form, spec.restart_policy.as_deref()) {
-        (Form::Slots, _) | (Form::Job, Some("Never")) => Ok(()),
+        (Form::Slots | Form::Sandboxes, _) | (Form::Job, Some("Never")) => Ok(()),
         (Form::Job, None) => {
             spec.restart_policy = Some("Never".into());
             Ok(())

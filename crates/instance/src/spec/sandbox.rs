@@ -30,18 +30,14 @@ pub(super) fn render(task: &Task, config: &Config) -> Result<Rendered, SpecError
         let message = "deployment.sandboxTemplate is missing, which type sandbox needs";
         return Err(SpecError::Invalid(message.into()));
     };
-    let isolation = match &wanted.pool_ref {
-        // The pool says how its sandboxes are isolated.
-        Some(_) => None,
-        None => Some(isolation(wanted, config)?),
-    };
+    let isolation = isolation(wanted, config)?;
     let port = task.spec.request_handling.backend.port;
     let mut annotations = annotations(wanted, isolation, config)?;
     let mut volumes = Vec::new();
     let mut container = container(wanted, isolation, port)?;
     if wanted.rootfs.as_ref().is_some_and(|rootfs| rootfs.read_only) {
         volumes.push(scratch(&mut container));
-        if isolation.is_some_and(|isolation| isolation.guard == Guard::Gvisor) {
+        if isolation.guard == Guard::Gvisor {
             for (key, value) in [("type", "tmpfs"), ("share", "container"), ("options", "rw,rprivate")] {
                 annotations.insert(format!("{GVISOR_MOUNT}.tmp.{key}"), value.into());
             }
@@ -50,7 +46,7 @@ pub(super) fn render(task: &Task, config: &Config) -> Result<Rendered, SpecError
     let spec = PodSpec {
         containers: vec![container],
         volumes: (!volumes.is_empty()).then_some(volumes),
-        runtime_class_name: isolation.map(|isolation| isolation.runtime_class.clone()),
+        runtime_class_name: Some(isolation.runtime_class.clone()),
         node_selector: (!wanted.node_selector.is_empty()).then(|| wanted.node_selector.clone()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
@@ -85,10 +81,9 @@ fn isolation<'a>(wanted: &SandboxTemplateSpec, config: &'a Config) -> Result<&'a
 
 fn annotations(
     wanted: &SandboxTemplateSpec,
-    isolation: Option<&Isolation>,
+    isolation: &Isolation,
     config: &Config,
 ) -> Result<BTreeMap<String, String>, SpecError> {
-    let Some(isolation) = isolation else { return Ok(BTreeMap::new()) };
     let mut annotations = isolation.annotations.clone();
     let Some(kernel) = &wanted.kernel else { return Ok(annotations) };
     if isolation.guard != Guard::Kata {
@@ -116,12 +111,12 @@ fn annotations(
 
 fn container(
     wanted: &SandboxTemplateSpec,
-    isolation: Option<&Isolation>,
+    isolation: &Isolation,
     port: i32,
 ) -> Result<Container, SpecError> {
     let of_task = wanted.rootfs.as_ref().map(|rootfs| rootfs.image.clone());
-    let image = of_task.or_else(|| isolation?.image.clone());
-    if image.is_none() && isolation.is_some() {
+    let image = of_task.or_else(|| isolation.image.clone());
+    if image.is_none() {
         return Err(SpecError::Invalid(
             "sandboxTemplate.rootfs.image is missing, and the operator's configuration has no default for this runtime"
                 .into(),

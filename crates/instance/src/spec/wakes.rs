@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use agentcube_api::Sandbox;
 use agentcube_operator::cache::{Cache, Change, Object};
 use futures_util::future::ready;
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -9,7 +10,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{Resource, ResourceExt};
 
-use super::health;
+use super::health::{self, Troubled};
 use crate::provider::TaskName;
 
 /// The Tasks that own what has changed.
@@ -18,6 +19,18 @@ pub(super) fn of_owned<K: Object>(cache: &Cache<K>) -> BoxStream<'static, TaskNa
         .filter_map(|change| {
             let object = change.latest();
             ready(name(&**object, owner(&**object, "Task")))
+        })
+        .boxed()
+}
+
+/// The Tasks of Sandboxes whose trouble has changed.
+pub(super) fn of_sandboxes(sandboxes: &Cache<Sandbox>) -> BoxStream<'static, TaskName> {
+    changes(sandboxes)
+        .filter_map(|change| {
+            let trouble = |sandbox: &Option<Arc<Sandbox>>| sandbox.as_deref().and_then(Troubled::trouble);
+            let news = trouble(&change.old) != trouble(&change.new);
+            let sandbox = change.latest();
+            ready(name(&**sandbox, news.then(|| owner(&**sandbox, "Task")).flatten()))
         })
         .boxed()
 }

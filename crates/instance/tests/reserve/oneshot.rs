@@ -79,7 +79,7 @@ async fn a_request_that_another_has_begun_takes_up_room_when_it_is_taken_over() 
     let router = world.router("a").await;
     router.knows(&task, 1).await;
     let instance = router.reserve_for(&task, None, None).await.unwrap().instance;
-    let gone = InstanceId { name: instance.name.clone(), uid: "gone".into() };
+    let gone = InstanceId::pod(instance.name.clone(), "gone");
     assert!(router.reserver.take_over(&task, None, &gone).is_none());
     let held = router.reserver.take_over(&task, None, &instance).unwrap();
     let refused = router.reserve_for(&task, None, None).await.unwrap_err();

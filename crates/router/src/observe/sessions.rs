@@ -57,6 +57,7 @@ fn shown(known: &Known, hiding: &Hiding) -> Value {
     let state = match known.state {
         State::Waiting => "waiting",
         State::Bound => "bound",
+        State::Paused => "paused",
         State::Releasing => "releasing",
         State::Ending => "ending",
     };

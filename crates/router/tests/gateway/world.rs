@@ -84,10 +84,7 @@ impl Instances {
         } % instances.len();
         let address = instances[chosen];
         Ok(Reserved {
-            instance: InstanceId {
-                name: format!("{}-{chosen}", wanted.task.name).into(),
-                uid: address.to_string().into(),
-            },
+            instance: InstanceId::pod(format!("{}-{chosen}", wanted.task.name), address.to_string()),
             endpoint: Endpoint { host: address.ip(), port: address.port() },
             token: Token::random(),
             path: Path::Reused,

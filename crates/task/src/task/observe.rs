@@ -63,6 +63,9 @@ impl Observed {
     ) -> Observed {
         let namespace = task.namespace().unwrap_or_default();
         let uid = task.uid().unwrap_or_default();
+        if task.spec.deployment.pool_ref().is_some() {
+            caches.counts.want_sandboxes();
+        }
         let named = task.spec.routing.gateway_refs.iter();
         let gateways =
             named.map(|name| Named { name: name.clone(), gateway: caches.gateways.get(&namespace, name) });

@@ -44,14 +44,12 @@ pub(crate) fn references(task: &Task) -> Vec<Reference> {
     if let Some(template) = deployment.pod_template.as_ref().and_then(|template| template.spec.as_ref()) {
         of_pod(template, &namespace, &mut found);
     }
-    let mut pool = None;
-    if let Some(sandbox) = &deployment.sandbox_template {
+    let pool = deployment.pool_ref().map(str::to_owned);
+    if deployment.sandbox_template.is_some() && pool.is_none() {
         found.push(Reference::RuntimeClass);
-        pool = sandbox.pool_ref.clone();
     }
     if let Some(bundle) = &deployment.code_bundle {
         let namespace = || namespace.clone();
-        pool = bundle.pool_ref.clone();
         found.extend(
             bundle
                 .config_map

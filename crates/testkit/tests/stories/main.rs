@@ -6,6 +6,7 @@ mod cases;
 mod endings;
 mod examples;
 mod mistakes;
+mod pools;
 mod sign_on;
 mod world;
 
@@ -54,6 +55,14 @@ async fn run(options: &Options, report: &mut Report) {
         "story 3: a code bundle of another digest says so" => bundles::wrong_digest,
         "story 4: single sign-on in front of agents" => sign_on::single_sign_on,
         "story 5: a proxy that routes a second time by token" => examples::function_proxy,
+        "story 6: a conversation on a pool of sandboxes" => pools::chat,
+        "pools: idle sessions end, and the maximum is kept" => pools::endings,
+        "pools: what is lost is replaced, and a change is another revision" => pools::replaced,
+        "pools: an idle session is paused, and woken by a request" => pools::pause,
+        "pools: nothing is paused under a stream" => pools::stream,
+        "pools: a missing pool is told, and waited for" => pools::missing,
+        "pools: code without an image" => pools::code,
+        "pools: each request its sandbox" => pools::oneshot,
         "the agent of the demonstration" => examples::hello,
         "case 1: Oneshot requests are spread" => cases::oneshot_spread,
         "case 2: a session sticks, and its Pod says so" => cases::stickiness,

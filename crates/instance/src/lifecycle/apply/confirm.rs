@@ -44,26 +44,26 @@ impl Hands {
         }
     }
 
-    async fn fresh_pod(&self, namespace: &str, id: &InstanceId) -> Result<Option<Instance>, kube::Error> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let Some(pod) = api.get_opt(&id.name).await? else { return Ok(None) };
-        let instance = Instance::read(&pod);
+    async fn fresh(&self, namespace: &str, id: &InstanceId) -> Result<Option<Instance>, kube::Error> {
+        let read = self.instances().get(id.kind, namespace, &id.name).await?;
+        let Some(body) = read else { return Ok(None) };
+        let instance = body.instance();
         if instance.is_some() {
-            self.take(self.pods(), pod);
+            self.take_body(body);
         }
         Ok(instance.filter(|instance| instance.id == *id))
     }
 
     /// Whether the instance that the Lease names is not bound to it.
     async fn is_not_bound(&self, lease: &LeaseRef, instance: &InstanceId) -> Result<bool, kube::Error> {
-        let instance = self.fresh_pod(&lease.namespace, instance).await?;
+        let instance = self.fresh(&lease.namespace, instance).await?;
         Ok(instance.is_none_or(|instance| !is_held_for(&instance, &lease.uid)))
     }
 
-    /// Whether no session holds the instance, though it says so. The Pod is read first: a bond that is being made
-    /// has its Lease before its Pod.
+    /// Whether no session holds the instance, though it says so. The instance is read first: a bond that is being
+    /// made has its Lease before its instance.
     async fn is_not_held(&self, key: &TaskKey, pod: &PodRef, lease: &str) -> Result<bool, kube::Error> {
-        let Some(instance) = self.fresh_pod(&pod.namespace, &pod.id).await? else { return Ok(false) };
+        let Some(instance) = self.fresh(&pod.namespace, &pod.id).await? else { return Ok(false) };
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &pod.namespace);
         let Some(lease) = api.get_opt(lease).await? else { return Ok(true) };
         if !lease.labels().contains_key(labels::LEASE) {
@@ -102,7 +102,7 @@ impl Hands {
         holder: &InstanceId,
         given: Given,
     ) -> Result<bool, kube::Error> {
-        let Some(instance) = self.fresh_pod(&lease.namespace, holder).await? else { return Ok(true) };
+        let Some(instance) = self.fresh(&lease.namespace, holder).await? else { return Ok(true) };
         Ok(match instance.life {
             Life::Dead => true,
             Life::Terminating if given == Given::Back => true,

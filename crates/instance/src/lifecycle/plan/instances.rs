@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use super::{Planner, Step, after};
 use crate::lifecycle::operation::{Condition, Confirm, Operation, Reason};
 use crate::lifecycle::routers::Seen;
-use crate::lifecycle::view::{SeenInstance, Wanted};
+use crate::identity::Kind;
+use crate::lifecycle::view::{SeenInstance, Wanted, place};
 use crate::record::{Hold, Life, lease_name};
 use crate::revision::Form;
 
@@ -46,7 +47,16 @@ impl<'a> Planner<'a> {
     fn counts(&self, instance: &SeenInstance) -> bool {
         let Some(task) = self.wanted() else { return false };
         let deleted = self.touched.get(&instance.record.id.uid) == Some(&true);
-        instance.record.life != Life::Terminating && !deleted && is_in_place(task, instance)
+        instance.record.life != Life::Terminating
+            && !deleted
+            && !self.is_spent(instance)
+            && is_in_place(task, instance)
+    }
+
+    /// Whether a Sandbox had the one request that it is for.
+    fn is_spent(&self, instance: &SeenInstance) -> bool {
+        let once = self.wanted().is_some_and(|task| task.once);
+        once && instance.record.slot.is_some() && instance.record.last_active.is_some()
     }
 
     fn delete(&mut self, instance: &SeenInstance, reason: Reason, condition: Condition, confirm: Confirm) {
@@ -56,6 +66,9 @@ impl<'a> Planner<'a> {
 
     /// A dead instance takes up a slot. The Pods of a Job are the Job's.
     fn dead(&mut self, instance: &SeenInstance) {
+        if self.is_spent(instance) {
+            return self.delete(instance, Reason::InstanceSpent, Condition::Uid, Confirm::Nothing);
+        }
         let delay = self.view.deaths.delay(self.now.instant, &self.rules.limits);
         if instance.record.slot.is_some() && self.is_past(instance.life_since + delay) {
             self.delete(instance, Reason::InstanceDead, Condition::Uid, Confirm::Nothing);
@@ -96,6 +109,10 @@ impl<'a> Planner<'a> {
             self.unmark(instance);
         } else if self.is_expired(instance) {
             self.delete(instance, Reason::InstanceExpired, Condition::Version, Confirm::Nothing);
+        } else if self.is_spent(instance) {
+            if self.is_due(after(instance.idle_since(), self.rules.timing.grace)) {
+                self.dismiss(instance, Reason::InstanceSpent, Confirm::Nothing);
+            }
         } else if instance.record.slot.is_none() {
             // Of a Job, which is looked at as a whole. But one that had its request is of no more use: it ends by
             // itself, or here, when no router has the request in flight any more.
@@ -105,11 +122,21 @@ impl<'a> Planner<'a> {
             }
         } else if task.current.is_some() && !task.is_current(&instance.record.spec_id) {
             self.dismiss(instance, Reason::RevisionDrained, Confirm::Nothing);
+        } else if self.is_lost(instance) {
+            self.dismiss(instance, Reason::InstanceLost, Confirm::Nothing);
         } else if instance.record.slot.is_some_and(|slot| slot >= task.max) {
             self.dismiss(instance, Reason::InstanceExcess, Confirm::Nothing);
         } else {
             idle.push(instance);
         }
+    }
+
+    /// Whether it is a Sandbox that cannot serve for so long that it is replaced: nobody else does that, as for a Pod.
+    fn is_lost(&mut self, instance: &SeenInstance) -> bool {
+        let record = &instance.record;
+        record.id.kind == Kind::Sandbox
+            && record.life == Life::Unready
+            && self.is_past(instance.life_since + self.rules.timing.grace)
     }
 
     /// Of the idle instances in their place, those beyond the minimum go when they have been idle for long enough.
@@ -149,7 +176,7 @@ impl<'a> Planner<'a> {
     pub(super) fn dismiss(&mut self, instance: &SeenInstance, reason: Reason, confirm: Confirm) {
         let pod = instance.reference();
         let marked = instance.mark.as_ref().map(|_| instance.since);
-        match self.ask(&pod.id.uid, marked, Seen::Pod(pod.version)) {
+        match self.ask(&pod.id.uid, marked, Seen::Instance(pod.id.kind, pod.version)) {
             Step::Mark => self.push(Operation::MarkInstance { pod, reason, confirm }),
             Step::Go => self.delete(instance, reason, Condition::Version, confirm),
             Step::Withdraw => self.push(Operation::UnmarkInstance { pod }),
@@ -165,7 +192,7 @@ impl<'a> Planner<'a> {
 
     /// Starts what is missing to the minimum, in the lowest free slots.
     fn missing(&mut self, task: &Wanted, kept: u32) {
-        let Some(spec) = task.current.as_ref().filter(|_| self.view.form == Some(Form::Slots)) else {
+        let Some(spec) = task.current.as_ref().filter(|_| self.view.form.is_some_and(|form| form != Form::Job)) else {
             return;
         };
         let missing = task.min.saturating_sub(kept);
@@ -175,7 +202,8 @@ impl<'a> Planner<'a> {
         let view = self.view;
         let taken = |slot: &u32| {
             let name = crate::revision::slot_name(&task.id.name, *slot);
-            view.blocked.contains(slot) || view.instances.contains_key(name.as_str())
+            let there = |kind| view.instances.contains_key(&place(kind, &name));
+            view.blocked.contains(slot) || there(Kind::Pod) || there(Kind::Sandbox)
         };
         let free = (0..task.max).filter(|slot| !taken(slot)).take(missing as usize);
         for slot in free {

@@ -2,6 +2,7 @@
 //! scaled down, so that is done only when all of them are idle and no router will use any of them.
 
 use super::{Planner, Step, after};
+use crate::identity::Kind;
 use crate::lifecycle::operation::{Operation, PodRef, Reason};
 use crate::lifecycle::routers::Seen;
 use crate::lifecycle::view::{SeenInstance, SeenJob, Wanted};
@@ -67,7 +68,7 @@ impl<'a> Planner<'a> {
             .iter()
             .map(|pod| {
                 let marked = pod.mark.as_ref().map(|_| pod.since);
-                self.ask(&pod.record.id.uid, marked, Seen::Pod(pod.record.version))
+                self.ask(&pod.record.id.uid, marked, Seen::Instance(Kind::Pod, pod.record.version))
             })
             .collect();
         if steps.iter().all(|step| *step == Step::Go) {

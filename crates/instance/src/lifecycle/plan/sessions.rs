@@ -6,6 +6,7 @@ use super::{Planner, Step, after};
 use crate::lifecycle::operation::{Condition, Confirm, Given, Operation, Reason};
 use crate::lifecycle::routers::Seen;
 use crate::lifecycle::view::{SeenInstance, SeenLease, is_held_for};
+use crate::identity::Kind;
 use crate::record::{Hold, Life, Session};
 
 /// How a session stands that does not end.
@@ -67,7 +68,14 @@ impl<'a> Planner<'a> {
             }
             Bond::Bound(instance) if instance.is_alive() => {
                 let idle = self.wanted().and_then(|task| task.idle);
-                self.idle(lease, session, idle, Reason::SessionIdle);
+                let pauses = self.wanted().is_some_and(|task| task.pauses);
+                match session.rests {
+                    Some(number) if pauses => self.rest(lease, instance, number),
+                    None if pauses && instance.record.id.kind == Kind::Sandbox => {
+                        self.idle(lease, session, idle, Reason::SessionPaused);
+                    }
+                    _ => self.idle(lease, session, idle, Reason::SessionIdle),
+                }
             }
             Bond::Bound(_) | Bond::Lost => {
                 let idle = self.wanted().and_then(|task| task.idle).unwrap_or(self.rules.limits.idle);
@@ -78,8 +86,7 @@ impl<'a> Planner<'a> {
 
     fn bond(&self, lease: &'a SeenLease, session: &Session) -> Bond<'a> {
         let Some(holder) = &lease.holder else { return Bond::Unfinished };
-        let instance = self.view.instances.get(&holder.name).filter(|named| named.record.id == *holder);
-        match instance {
+        match self.view.instance(holder) {
             None => Bond::Lost,
             Some(instance) if instance.record.is_bound_to(session) => Bond::Bound(instance),
             // It goes, and the session gets another one.
@@ -107,9 +114,26 @@ impl<'a> Planner<'a> {
         }
         match self.ask(&reference.uid, marked, Seen::Lease(reference.version)) {
             Step::Mark => self.push(Operation::MarkSession { lease: reference, reason }),
+            Step::Go if reason == Reason::SessionPaused => self.push(Operation::RestSession { lease: reference }),
             Step::Go => self.end(lease, reason, Confirm::Nothing),
             Step::Withdraw => self.push(Operation::UnmarkSession { lease: reference }),
             Step::Wait => {}
+        }
+    }
+
+    /// Keeps the instance of a session paused that rests. No router serves such a session before it has woken the
+    /// instance under the number of the rest, and under that number it is not paused again.
+    fn rest(&mut self, lease: &SeenLease, instance: &SeenInstance, number: u64) {
+        let record = &instance.record;
+        if record.woken != Some(number) {
+            if !record.paused && matches!(record.life, Life::Ready | Life::Paused) {
+                self.push(Operation::PauseInstance { pod: instance.reference() });
+            }
+            return;
+        }
+        // Somebody was about to serve it. If nothing came of that, it rests under another number.
+        if self.is_past(lease.since.max(instance.since) + self.rules.timing.grace * 2) {
+            self.push(Operation::RestSession { lease: lease.reference.clone() });
         }
     }
 
@@ -127,7 +151,7 @@ impl<'a> Planner<'a> {
         let its: Vec<&SeenInstance> = match holder {
             // The usual case, without a search: the holder is all that it ever had.
             Some(holder) if lease.session.as_ref().is_some_and(|session| session.binding <= 1) => {
-                view.instances.get(&holder.name).into_iter().filter(is_its).collect()
+                view.instance(holder).into_iter().filter(is_its).collect()
             }
             _ => view.instances.values().filter(is_its).collect(),
         };
@@ -153,12 +177,13 @@ impl<'a> Planner<'a> {
     fn reason_of(&mut self, lease: &SeenLease, its: &[&SeenInstance]) -> Reason {
         let known = self.view.ends.get(&lease.reference.uid).copied();
         match known.or_else(|| Reason::parse(lease.mark.as_ref()?)) {
-            Some(reason) => reason,
-            None if self.wanted().is_none() => Reason::TaskDeleted,
-            None if lease.session.is_none() => Reason::SessionSpoilt,
-            None if its.iter().any(|instance| self.is_stuck(instance)) => Reason::InstanceStuck,
-            None if its.iter().any(|instance| self.is_expired(instance)) => Reason::SessionExpired,
-            None => Reason::SessionDeleted,
+            // It was about to be paused when somebody deleted it.
+            Some(reason) if reason != Reason::SessionPaused => reason,
+            _ if self.wanted().is_none() => Reason::TaskDeleted,
+            _ if lease.session.is_none() => Reason::SessionSpoilt,
+            _ if its.iter().any(|instance| self.is_stuck(instance)) => Reason::InstanceStuck,
+            _ if its.iter().any(|instance| self.is_expired(instance)) => Reason::SessionExpired,
+            _ => Reason::SessionDeleted,
         }
     }
 

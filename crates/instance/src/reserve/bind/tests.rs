@@ -23,6 +23,7 @@ fn session() -> Session {
         created: Timestamp::UNIX_EPOCH,
         renewed: Timestamp::UNIX_EPOCH,
         releasing: false,
+        rests: None,
         ending: false,
         interrupted: false,
     }
@@ -36,14 +37,17 @@ fn held(lease: &str, binding: i32) -> Hold {
 fn instance(uid: &str) -> Instance {
     Instance {
         namespace: "prod".into(),
-        id: InstanceId { name: format!("agent-{uid}").into(), uid: uid.into() },
+        id: InstanceId::pod(format!("agent-{uid}"), uid),
         version: 9,
         task_uid: "t1".into(),
         spec_id: SpecId("agent-1".into()),
         slot: Some(0),
         address: Some([10, 0, 0, 7].into()),
+        port: None,
         life: Life::Ready,
         hold: Hold::Free,
+        paused: false,
+        woken: None,
         releasing: false,
         created_for: None,
         created: Timestamp::UNIX_EPOCH,
@@ -160,7 +164,7 @@ fn other() -> Instance {
 fn a_hit_needs_both_sides() {
     expect(Step::Serve, |_| ());
     expect(Step::Confirm, |case| case.session().releasing = true);
-    expect(Step::KeepPod, |case| case.holder().releasing = true);
+    expect(Step::KeepInstance, |case| case.holder().releasing = true);
     expect(wait(Why::Ending), |case| case.session().ending = true);
     expect(wait(Why::Address), |case| case.holder().address = None);
     expect(Step::ReadHolder, |case| case.holder = None);
@@ -182,7 +186,7 @@ fn without_a_lease_one_is_created() {
 
 #[test]
 fn a_binder_completes_in_time_and_confirms_when_late() {
-    expect(Step::TakePod, |case| {
+    expect(Step::TakeInstance, |case| {
         case.mine().half_made();
     });
     // Took it, in time: serve. Took it, late: confirm first. Confirmed: serve.
@@ -387,7 +391,7 @@ proptest! {
                     prop_assert!(mine && case.fresh, "left without a fresh look");
                 }
             }
-            Step::TakePod => {
+            Step::TakeInstance => {
                 prop_assert_eq!(&*session.binder, ME);
                 prop_assert!(holder.is_some_and(|holder| holder.hold == Hold::Free));
                 prop_assert!(case.sent.is_some_and(|sent| case.now - sent < 2_500));
@@ -437,4 +441,41 @@ fn who_wants_no_new_session_gets_none() {
     ] {
         assert_eq!(is_missing(&which, session.as_ref(), step), missing, "{which:?} {step:?}");
     }
+}
+
+#[test]
+fn what_rests_is_woken_before_it_is_served() {
+    let resting = |change: &dyn Fn(&mut Case)| {
+        Case::with(|case| {
+            case.session().rests = Some(7);
+            change(case);
+        })
+        .decide()
+    };
+    let waking = Step::Wait { until: None, why: Why::Waking };
+    let paused = |case: &mut Case| (case.holder().paused, case.holder().life) = (true, Life::Paused);
+    assert_eq!(resting(&paused), Step::Wake);
+    // Not paused yet: whoever is about to do that must fail.
+    assert_eq!(resting(&|_| ()), Step::Wake);
+    assert_eq!(resting(&|case| case.holder().woken = Some(6)), Step::Wake);
+    assert_eq!(resting(&|case| (case.holder().woken, case.holder().life) = (Some(7), Life::Paused)), waking);
+    assert_eq!(resting(&|case| case.holder().woken = Some(7)), Step::Resume);
+    let marked = |case: &mut Case| {
+        case.holder().woken = Some(7);
+        case.session().releasing = true;
+    };
+    assert_eq!(resting(&marked), Step::Resume);
+    // Paused again by hand.
+    let by_hand = |case: &mut Case| {
+        paused(case);
+        case.holder().woken = Some(7);
+    };
+    assert_eq!(resting(&by_hand), Step::Wake);
+    assert_eq!(Case::with(paused).decide(), Step::Wake);
+    // What is lost is replaced, paused or not.
+    assert_eq!(resting(&|case| case.holder().life = Life::Unready), Step::DeleteInstance);
+    assert_eq!(resting(&|case| case.holder().life = Life::Terminating), Step::Wait {
+        until: None,
+        why: Why::OldInstance
+    });
 }

@@ -23,12 +23,13 @@ fn session(key_text: &str, version: u64) -> Session {
         key: key(key_text),
         uid: format!("lease-{key_text}").into(),
         version,
-        holder: Some(InstanceId { name: "agent-0".into(), uid: "p1".into() }),
+        holder: Some(InstanceId::pod("agent-0", "p1")),
         binding: 1,
         binder: "router-a/1".into(),
         created: Timestamp::UNIX_EPOCH,
         renewed: Timestamp::UNIX_EPOCH,
         releasing: false,
+        rests: None,
         ending: false,
         interrupted: false,
     }
@@ -37,14 +38,17 @@ fn session(key_text: &str, version: u64) -> Session {
 fn instance(version: u64) -> Instance {
     Instance {
         namespace: "prod".into(),
-        id: InstanceId { name: "agent-0".into(), uid: "p1".into() },
+        id: InstanceId::pod("agent-0", "p1"),
         version,
         task_uid: "t1".into(),
         spec_id: SpecId("agent-1".into()),
         slot: Some(0),
         address: Some([10, 0, 0, 7].into()),
+        port: None,
         life: Life::Ready,
         hold: Hold::Held { key: key("a"), reservation: Reservation { lease: "lease-a".into(), binding: 1 } },
+        paused: false,
+        woken: None,
         releasing: false,
         created_for: None,
         created: Timestamp::UNIX_EPOCH,
@@ -131,7 +135,7 @@ fn a_hit_needs_a_whole_bond_that_is_not_about_to_end() {
 #[test]
 fn who_asks_for_an_instance_that_the_session_does_not_have_touches_nothing() {
     let (memory, own) = (Memory::bound(), instance(6).id);
-    let other = InstanceId { name: own.name.clone(), uid: "another".into() };
+    let other = InstanceId::pod(own.name.clone(), "another");
     let lookup =
         |only: &InstanceId| memory.index.lookup(&task(), &memory.id(), Some(only), INTERVAL, &memory.clock);
     let in_flight = || {
@@ -278,7 +282,7 @@ fn a_hundred_thousand_sessions() {
     let uuid = |kind: u64, n: usize| format!("{kind:08x}-1111-4111-8111-{n:012x}");
     for n in 0..COUNT {
         let name = format!("session-key-of-user-{n}");
-        let holder = InstanceId { name: format!("agent-{n}").into(), uid: uuid(2, n).into() };
+        let holder = InstanceId::pod(format!("agent-{n}"), uuid(2, n));
         let made = Session { uid: uuid(1, n).into(), holder: Some(holder.clone()), ..session(&name, 1) };
         let hold = Hold::Held { key: key(&name), reservation: made.reservation() };
         let id = SessionId::of(&task(), &key(&name));

@@ -16,6 +16,7 @@ fn rules() -> Rules {
         on_demand: true,
         capacity: 1,
         once: false,
+        job: false,
         most_waiting: 100,
         patience: Duration::from_secs(2),
     }
@@ -30,14 +31,17 @@ fn pool(change: impl FnOnce(&mut Rules)) -> Pool {
 fn instance(slot: u32) -> Instance {
     Instance {
         namespace: "prod".into(),
-        id: InstanceId { name: format!("agent-{slot}").into(), uid: format!("p{slot}").into() },
+        id: InstanceId::pod(format!("agent-{slot}"), format!("p{slot}")),
         version: 1,
         task_uid: "t1".into(),
         spec_id: SpecId("agent-1".into()),
         slot: Some(slot),
         address: Some([10, 0, 0, 7].into()),
+        port: None,
         life: Life::Ready,
         hold: Hold::Free,
+        paused: false,
+        woken: None,
         releasing: false,
         created_for: None,
         created: Timestamp::UNIX_EPOCH,
@@ -216,7 +220,7 @@ fn the_least_used_instance_comes_first() {
 
 #[test]
 fn what_serves_once_is_given_once() {
-    let mut pool = pool(|rules| (rules.once, rules.capacity) = (true, 5));
+    let mut pool = pool(|rules| (rules.once, rules.job, rules.capacity) = (true, true, 5));
     put(&mut pool, instance(0));
     put(&mut pool, Instance { last_active: Some(Timestamp::UNIX_EPOCH), ..instance(1) });
     ask(&mut pool, 2);
@@ -239,7 +243,7 @@ fn the_parallelism_of_a_job() {
         (20, 0, 3, 3, Some(10)),
         (20, 0, 10, 10, None),
     ] {
-        let mut pool = pool(|rules| rules.once = true);
+        let mut pool = pool(|rules| (rules.once, rules.job) = (true, true));
         for slot in 0..idle + used {
             let last_active = (slot >= idle).then_some(Timestamp::UNIX_EPOCH);
             put(&mut pool, Instance { last_active, slot: None, ..instance(slot) });
@@ -251,7 +255,7 @@ fn the_parallelism_of_a_job() {
 
 #[test]
 fn what_is_left_of_an_old_revision_counts_against_the_maximum() {
-    let mut pool = pool(|rules| rules.once = true);
+    let mut pool = pool(|rules| (rules.once, rules.job) = (true, true));
     for slot in 0..8 {
         put(&mut pool, Instance { spec_id: SpecId("agent-0".into()), slot: None, ..instance(slot) });
     }

@@ -29,7 +29,7 @@ impl InstanceProvider for Names {
     fn reserve_instance(&self, request: Request) -> BoxFuture<'_, Result<Reserved, ReserveError>> {
         *self.last.lock() = request.key;
         Box::pin(std::future::ready(Ok(Reserved {
-            instance: InstanceId { name: "tools-0".into(), uid: "p1".into() },
+            instance: InstanceId::pod("tools-0", "p1"),
             endpoint: Endpoint { host: [10, 0, 0, 1].into(), port: 8080 },
             token: Token::random(),
             path: Path::Reused,
@@ -151,7 +151,7 @@ fn an_answer_without_ids_goes_on_where_its_session_is_known() {
 
 #[test]
 fn a_session_with_names_enough_goes_on_without_more() {
-    let instance = InstanceId { name: "tools-0".into(), uid: "p1".into() };
+    let instance = InstanceId::pod("tools-0", "p1");
     for (named, outcome, passes) in [
         (true, NameError::TooMany, true),
         (false, NameError::TooMany, false),

@@ -7,7 +7,7 @@ use agentcube_api::agentcube::task::ReusePolicy;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::identity::{InstanceId, SessionKey, SpecId, TaskId};
+use crate::identity::{InstanceId, Kind, SessionKey, SpecId, TaskId};
 use crate::lifecycle::operation::{Condition, Confirm, Given, LeaseRef, Operation};
 use crate::lifecycle::plan::{Plan, plan};
 use crate::lifecycle::routers::{Routers, SeenRouter};
@@ -37,6 +37,7 @@ impl Bed {
         let id = TaskId { namespace: "prod".into(), name: "agent".into(), uid: "t1".into() };
         let task = Wanted {
             id,
+            kind: Kind::Pod,
             deleted: false,
             current: Some(SpecId("agent-2".into())),
             min,
@@ -44,6 +45,8 @@ impl Bed {
             fixed: false,
             reuse: ReusePolicy::Never,
             idle: Some(secs(IDLE)),
+            once: false,
+            pauses: false,
             ttl: None,
         };
         let view = View { task: Some(task), form: Some(Form::Slots), ..View::default() };
@@ -86,14 +89,17 @@ impl Bed {
     pub(super) fn instance(&self, name: &str, slot: Option<u32>) -> SeenInstance {
         let record = Instance {
             namespace: "prod".into(),
-            id: InstanceId { name: name.into(), uid: format!("uid-{name}").into() },
+            id: InstanceId::pod(name, format!("uid-{name}")),
             version: 50,
             task_uid: "t1".into(),
             spec_id: SpecId("agent-2".into()),
             slot,
             address: None,
+            port: None,
             life: Life::Ready,
             hold: Hold::Free,
+            paused: false,
+            woken: None,
             releasing: false,
             created_for: None,
             created: self.wall(1000),
@@ -112,7 +118,7 @@ impl Bed {
         let key = SessionKey::new(&format!("user-{slot}")).unwrap();
         let name: Arc<str> = format!("agent-{slot}").as_str().into();
         let uid: Arc<str> = format!("lease-{slot}").as_str().into();
-        let holder = InstanceId { name: name.clone(), uid: format!("uid-{name}").into() };
+        let holder = InstanceId::pod(name.clone(), format!("uid-{name}"));
         if let Some(pod) = self.view.instances.get_mut(&name) {
             let reservation = Reservation { lease: uid.clone(), binding: 0 };
             pod.record.hold = Hold::Held { key: key.clone(), reservation };
@@ -129,6 +135,7 @@ impl Bed {
             created: self.wall(1000),
             renewed: self.now.wall,
             releasing: false,
+            rests: None,
             ending: false,
             interrupted: false,
         };
@@ -155,7 +162,7 @@ impl Bed {
         let uid = format!("uid-{name}").into();
         let reference = LeaseRef { namespace: "system".into(), name: name.into(), uid, version: 1 };
         let since = self.ago(silent_for);
-        self.routers.0.insert(name.into(), SeenRouter { reference, seen_leases, seen_pods, since });
+        self.routers.0.insert(name.into(), SeenRouter { reference, seen_leases, seen_pods, seen_sandboxes: seen_pods, since });
         self
     }
 
@@ -214,6 +221,8 @@ pub(super) fn brief(operation: &Operation) -> String {
     match operation {
         Operation::MarkSession { lease, reason } => format!("mark {}: {reason}", of(lease)),
         Operation::UnmarkSession { lease } => format!("unmark {}", of(lease)),
+        Operation::RestSession { lease } => format!("rest {}", of(lease)),
+        Operation::PauseInstance { pod } => format!("pause {}", pod.id.name),
         Operation::EndSession { lease, reason, confirm, .. } => {
             format!("end {}: {reason}{}", of(lease), confirmed(confirm))
         }

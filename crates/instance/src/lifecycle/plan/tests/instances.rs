@@ -1,9 +1,10 @@
 //! Which instances go, and which are started.
 
 use super::bed::{Bed, IDLE, secs};
-use crate::identity::SpecId;
-use crate::lifecycle::view::{Deaths, SeenInstance};
+use crate::identity::{Kind, SpecId};
+use crate::lifecycle::view::{Deaths, SeenInstance, place};
 use crate::record::{Hold, Life};
+use crate::revision::Form;
 
 fn mark(pod: &mut SeenInstance) {
     (pod.mark, pod.record.releasing) = (Some("InstanceExcess".into()), true);
@@ -250,4 +251,47 @@ fn without_its_task_every_instance_goes() {
             format!("delete agent-0: TaskDeleted if unchanged {unless}"),
         ]
     );
+}
+
+fn sandbox(mut bed: Bed, change: impl FnOnce(&mut SeenInstance)) -> Bed {
+    let mut instance = bed.view.instances.remove("agent-0").unwrap();
+    instance.record.id.kind = Kind::Sandbox;
+    change(&mut instance);
+    bed.view.instances.insert(place(Kind::Sandbox, "agent-0"), instance);
+    bed.view.form = Some(Form::Sandboxes);
+    bed.task(|task| task.kind = Kind::Sandbox)
+}
+
+#[test]
+fn a_sandbox_takes_the_slot_of_its_name() {
+    let bed = sandbox(Bed::new(2, 3).pod(0), |_| ());
+    assert_eq!(bed.planned(), ["start agent-2 in 1"]);
+}
+
+#[test]
+fn a_lost_sandbox_is_replaced() {
+    let lost = |bed: Bed| sandbox(bed, |it| it.record.life = Life::Unready);
+    assert_eq!(lost(Bed::new(1, 3).pod(0)).planned(), ["mark agent-0: InstanceLost"]);
+    // A session that has it asks for another one itself, when it needs one.
+    let mut bed = lost(Bed::new(1, 3).pod(0).session(0));
+    let lease = bed.view.sessions.values_mut().next().unwrap();
+    lease.holder.as_mut().unwrap().kind = Kind::Sandbox;
+    lease.session.as_mut().unwrap().holder.clone_from(&lease.holder);
+    assert_eq!(bed.planned(), [""; 0]);
+}
+
+#[test]
+fn a_sandbox_for_one_request_goes_when_it_had_it() {
+    let spent = |ago: u64, life: Life| {
+        let bed = Bed::new(0, 3).pod(0);
+        let active = bed.wall(ago);
+        let bed = sandbox(bed, |it| (it.record.last_active, it.record.life) = (Some(active), life));
+        bed.task(|task| task.once = true)
+    };
+    assert_eq!(spent(9, Life::Ready).planned(), [""; 0]);
+    assert_eq!(spent(10, Life::Ready).planned(), ["mark agent-0: InstanceSpent"]);
+    assert_eq!(spent(0, Life::Dead).planned(), ["delete agent-0: InstanceSpent"]);
+    // It does not count for the minimum any more.
+    let kept = spent(0, Life::Ready).task(|task| task.min = 1);
+    assert_eq!(kept.planned(), ["start agent-2 in 1"]);
 }

@@ -11,6 +11,7 @@ use super::bed::{Bed, brief, ending, idle_for, secs};
 use crate::identity::{InstanceId, SpecId};
 use crate::lifecycle::operation::{Operation, Reason};
 use crate::lifecycle::routers::{Seen, Silence};
+use crate::lifecycle::view::place;
 use crate::record::{Hold, Life, Reservation};
 
 const SLOTS: u32 = 4;
@@ -193,7 +194,7 @@ fn add_lease(bed: Bed, slot: u32, lease: &AnyLease) -> Bed {
             None => (seen.holder, session.holder) = (None, None),
             Some(true) => {}
             Some(false) => {
-                let gone = InstanceId { name: format!("agent-{slot}").into(), uid: "former".into() };
+                let gone = InstanceId::pod(format!("agent-{slot}"), "former");
                 (seen.holder, session.holder) = (Some(gone.clone()), Some(gone));
             }
         }
@@ -243,6 +244,18 @@ fn apply(bed: &mut Bed, operation: &Operation, version: u64, lingers: bool) {
             if !kept {
                 view.sessions.remove(&lease.name);
             }
+        }
+        Operation::RestSession { lease } => {
+            let seen = view.sessions.get_mut(&lease.name).unwrap();
+            (seen.mark, seen.reference.version, seen.since) = (None, version, now.instant);
+            if let Some(session) = &mut seen.session {
+                (session.rests, session.releasing, session.version) = (Some(lease.version), false, version);
+            }
+        }
+        Operation::PauseInstance { pod } => {
+            let seen = view.instances.get_mut(&place(pod.id.kind, &pod.id.name)).unwrap();
+            (seen.record.paused, seen.record.life) = (true, Life::Paused);
+            (seen.record.version, seen.since) = (version, now.instant);
         }
         Operation::FinishSession { lease, .. } => drop(view.sessions.remove(&lease.name).unwrap()),
         Operation::FreeInstance { pod, .. } => {
@@ -295,7 +308,7 @@ fn check(bed: &Bed, operation: &Operation) {
         let living = bed.routers.0.values().filter(|router| router.silence(timing, now) != Silence::Dead);
         living.into_iter().all(|router| match seen {
             Seen::Lease(version) => router.seen_leases >= version,
-            Seen::Pod(version) => router.seen_pods >= version,
+            Seen::Instance(_, version) => router.seen_pods >= version,
         })
     };
     match operation {
@@ -329,14 +342,16 @@ fn check(bed: &Bed, operation: &Operation) {
                 Reason::InstanceSpoilt,
             ];
             if asked.contains(reason) {
-                assert!(instance.mark.is_some() && !silent && seen(Seen::Pod(pod.version)));
+                assert!(instance.mark.is_some() && !silent && seen(Seen::Instance(pod.id.kind, pod.version)));
             }
         }
         Operation::StartInstance { slot, .. } => {
             assert!(*slot < bed.view.task.as_ref().unwrap().max);
         }
+        Operation::RestSession { lease } => assert!(!silent && seen(Seen::Lease(lease.version))),
         Operation::UnmarkSession { .. }
         | Operation::UnmarkInstance { .. }
+        | Operation::PauseInstance { .. }
         | Operation::EndSession { .. }
         | Operation::SetParallelism { .. } => {}
     }

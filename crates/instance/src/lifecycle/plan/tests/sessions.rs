@@ -3,7 +3,8 @@
 use agentcube_api::agentcube::task::ReusePolicy;
 
 use super::bed::{Bed, IDLE, ending, idle_for, marked, secs};
-use crate::identity::InstanceId;
+use crate::identity::{InstanceId, Kind};
+use crate::lifecycle::view::{SeenInstance, Wanted, place};
 use crate::record::{Hold, Life};
 
 /// What is planned, but for the instances that are started in place of others.
@@ -260,4 +261,70 @@ fn a_spoilt_lease_is_removed_after_the_grace() {
     };
     assert_eq!((spoilt(9).planned(), spoilt(9).again()), (vec![], Some(1)));
     assert_eq!(spoilt(10).planned(), ["end lease-0: SessionSpoilt"]);
+}
+
+/// A Sandbox in slot 0 whose session was idle for so long, of a Task that pauses.
+fn pausing(seconds: u64) -> Bed {
+    let mut bed = idle(seconds).task(|task| (task.pauses, task.kind) = (true, Kind::Sandbox));
+    let mut instance = bed.view.instances.remove("agent-0").unwrap();
+    instance.record.id.kind = Kind::Sandbox;
+    bed.view.instances.insert(place(Kind::Sandbox, "agent-0"), instance);
+    let lease = bed.view.sessions.values_mut().next().unwrap();
+    lease.holder.as_mut().unwrap().kind = Kind::Sandbox;
+    lease.session.as_mut().unwrap().holder.clone_from(&lease.holder);
+    bed
+}
+
+fn resting(number: u64, change: impl FnOnce(&mut SeenInstance)) -> Bed {
+    let mut bed = pausing(IDLE);
+    let lease = bed.view.sessions.values_mut().next().unwrap();
+    lease.session.as_mut().unwrap().rests = Some(number);
+    change(bed.view.instances.values_mut().next().unwrap());
+    bed
+}
+
+#[test]
+fn an_idle_session_is_paused_with_the_consent_of_all_routers() {
+    assert_eq!(pausing(IDLE - 1).planned(), [""; 0]);
+    assert_eq!(pausing(IDLE).planned(), ["mark lease-0: SessionPaused"]);
+    let mut asked = pausing(IDLE).router("a", 1, 59, 50);
+    marked(asked.view.sessions.values_mut().next().unwrap());
+    assert_eq!(asked.planned(), [""; 0]);
+    let agreed = asked.router("a", 1, 60, 50);
+    assert_eq!(agreed.planned(), ["rest lease-0"]);
+    // A Pod cannot be paused.
+    assert_eq!(idle(IDLE).task(|task| task.pauses = true).planned(), ["mark lease-0: SessionIdle"]);
+}
+
+#[test]
+fn what_rests_is_paused_once_under_each_number() {
+    assert_eq!(resting(60, |_| ()).planned(), ["pause agent-0"]);
+    let paused = |it: &mut SeenInstance| (it.record.paused, it.record.life) = (true, Life::Paused);
+    assert_eq!(resting(60, paused).planned(), [""; 0]);
+    // Woken under an older number, before it was last served.
+    assert_eq!(resting(60, |it| it.record.woken = Some(40)).planned(), ["pause agent-0"]);
+    // Somebody is waking it just now, or was.
+    let waking = |since: u64| {
+        let mut bed = resting(60, |it| it.record.woken = Some(60));
+        let since = bed.ago(since);
+        bed.view.instances.values_mut().next().unwrap().since = since;
+        bed
+    };
+    assert_eq!(waking(19).planned(), [""; 0]);
+    assert_eq!(waking(20).planned(), ["rest lease-0"]);
+    // What has no use any more ends as ever.
+    let task = |bed: Bed, change: fn(&mut Wanted)| bed.task(change).planned();
+    assert_eq!(task(resting(60, paused), |task| task.ttl = Some(secs(1000))), ["end lease-0: SessionExpired"]);
+    assert_eq!(task(resting(60, paused), |task| task.pauses = false), ["mark lease-0: SessionIdle"]);
+    assert_eq!(resting(60, |it| it.record.life = Life::Unready).planned(), [""; 0]);
+}
+
+#[test]
+fn a_paused_instance_is_not_handed_on() {
+    let mut bed = resting(60, |it| (it.record.paused, it.record.life) = (true, Life::Paused))
+        .task(|task| task.reuse = ReusePolicy::Always);
+    let lease = bed.view.sessions.values_mut().next().unwrap();
+    (lease.finalizer, lease.since) = (true, lease.since);
+    ending(lease);
+    assert_eq!(bed.planned(), ["delete agent-0: SessionEnded if unchanged"]);
 }
