@@ -52,7 +52,8 @@ impl Bearer for Pod {
         }
         // Only what was ready once was ever given to a session; whether it was is what its hold tells. A container that
         // ended once is not new either.
-        let restarted = status.container_statuses.iter().flatten().any(|container| container.restart_count > 0);
+        let restarted =
+            status.container_statuses.iter().flatten().any(|container| container.restart_count > 0);
         if restarted || taken { Life::Unready } else { Life::Starting }
     }
 
@@ -70,7 +71,11 @@ impl Bearer for Sandbox {
 
     fn life(&self, taken: bool) -> Life {
         let Some(status) = &self.status else {
-            return if self.metadata.deletion_timestamp.is_some() { Life::Terminating } else { Life::Starting };
+            return if self.metadata.deletion_timestamp.is_some() {
+                Life::Terminating
+            } else {
+                Life::Starting
+            };
         };
         let phase = status.phase.unwrap_or_default();
         if matches!(phase, SandboxPhase::Failed | SandboxPhase::Expired) {
@@ -193,15 +198,24 @@ impl Instances {
     }
 
     pub(crate) async fn create(&self, body: &Body) -> kube::Result<Body> {
-        let (namespace, parameters) = (body.meta().namespace.as_deref().unwrap_or_default(), PostParams::default());
+        let (namespace, parameters) =
+            (body.meta().namespace.as_deref().unwrap_or_default(), PostParams::default());
         Ok(match body {
             Body::Pod(pod) => self.of::<Pod>(namespace).create(&parameters, pod).await?.into(),
-            Body::Sandbox(sandbox) => self.of::<Sandbox>(namespace).create(&parameters, sandbox).await?.into(),
+            Body::Sandbox(sandbox) => {
+                self.of::<Sandbox>(namespace).create(&parameters, sandbox).await?.into()
+            }
         })
     }
 
     /// Merges a change into an object.
-    pub(crate) async fn change(&self, kind: Kind, namespace: &str, name: &str, change: Value) -> kube::Result<Body> {
+    pub(crate) async fn change(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        change: Value,
+    ) -> kube::Result<Body> {
         let (parameters, change) = (PatchParams::default(), Patch::Merge(change));
         Ok(match kind {
             Kind::Pod => self.of::<Pod>(namespace).patch(name, &parameters, &change).await?.into(),
@@ -219,7 +233,9 @@ impl Instances {
     ) -> kube::Result<Option<Body>> {
         Ok(match kind {
             Kind::Pod => self.of::<Pod>(namespace).delete(name, parameters).await?.left().map(Body::from),
-            Kind::Sandbox => self.of::<Sandbox>(namespace).delete(name, parameters).await?.left().map(Body::from),
+            Kind::Sandbox => {
+                self.of::<Sandbox>(namespace).delete(name, parameters).await?.left().map(Body::from)
+            }
         })
     }
 }
@@ -257,7 +273,8 @@ mod tests {
         assert_eq!(of(true, &waking), Life::Paused);
         let starting = |sandbox: &mut Value| sandbox["status"]["conditions"][0]["status"] = json!("False");
         assert_eq!((of(false, &starting), of(true, &starting)), (Life::Starting, Life::Unready));
-        let phase = |phase: &'static str| move |sandbox: &mut Value| sandbox["status"]["phase"] = json!(phase);
+        let phase =
+            |phase: &'static str| move |sandbox: &mut Value| sandbox["status"]["phase"] = json!(phase);
         assert_eq!(of(false, &phase("Bound")), Life::Starting);
         assert_eq!((of(true, &phase("Lost")), of(false, &phase("Lost"))), (Life::Unready, Life::Unready));
         assert_eq!(of(true, &phase("Failed")), Life::Dead);
@@ -266,11 +283,14 @@ mod tests {
             sandbox["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:02:00Z");
         };
         assert_eq!(of(true, &deleted), Life::Terminating);
-        assert_eq!(of(false, &|sandbox| *sandbox = {
-            let mut new = sandbox.clone();
-            new.as_object_mut().unwrap().remove("status");
-            new
-        }), Life::Starting);
+        assert_eq!(
+            of(false, &|sandbox| *sandbox = {
+                let mut new = sandbox.clone();
+                new.as_object_mut().unwrap().remove("status");
+                new
+            }),
+            Life::Starting
+        );
     }
 
     #[test]

@@ -162,7 +162,8 @@ mod tests {
             let id = InstanceId { kind, name: "agent-3".into(), uid: "0a1b".into() };
             assert_eq!(InstanceId::parse(&id.to_string()), Some(id));
         }
-        for bad in ["", "agent-3", "/0a1b", "agent-3/", "a/b/c", "sandbox/a/", "sandbox//b", "sandbox/a/b/c"] {
+        for bad in ["", "agent-3", "/0a1b", "agent-3/", "a/b/c", "sandbox/a/", "sandbox//b", "sandbox/a/b/c"]
+        {
             assert_eq!(InstanceId::parse(bad), None, "{bad}");
         }
     }

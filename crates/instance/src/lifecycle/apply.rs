@@ -173,7 +173,9 @@ impl Hands {
         let (namespace, name) = (&pod.namespace, &pod.id.name);
         match pod.id.kind {
             Kind::Pod => self.caches.pods.get(namespace, name).map(|pod| Body::from((*pod).clone())),
-            Kind::Sandbox => self.caches.sandboxes.get(namespace, name).map(|held| Body::from((*held).clone())),
+            Kind::Sandbox => {
+                self.caches.sandboxes.get(namespace, name).map(|held| Body::from((*held).clone()))
+            }
         }
     }
 

@@ -197,7 +197,9 @@ impl Operation {
             Operation::EndSession { reason, .. } => {
                 matches!(reason, Reason::SessionIdle | Reason::SessionLost)
             }
-            Operation::RestSession { .. } | Operation::FinishSession { .. } | Operation::FreeInstance { .. } => true,
+            Operation::RestSession { .. }
+            | Operation::FinishSession { .. }
+            | Operation::FreeInstance { .. } => true,
             Operation::DeleteInstance { reason, .. } => {
                 !matches!(reason, Reason::InstanceDead | Reason::InstanceExpired | Reason::TaskDeleted)
             }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_api::Task;
-use agentcube_api::agentcube::task::{IdleAction, ReusePolicy, ScalingMode};
 use agentcube_api::agentcube::routing::RoutePolicy;
+use agentcube_api::agentcube::task::{IdleAction, ReusePolicy, ScalingMode};
 use agentcube_api::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;

@@ -176,7 +176,9 @@ impl Shared {
     /// The server says that an instance which was known is gone.
     pub(super) fn instance_gone(&self, instance: &Instance) {
         let source = Source::Read;
-        if let Some(held) = self.index.remove_instance(instance.id.kind, &instance.id.uid, instance.version, source) {
+        if let Some(held) =
+            self.index.remove_instance(instance.id.kind, &instance.id.uid, instance.version, source)
+        {
             self.forget(&held);
         }
     }

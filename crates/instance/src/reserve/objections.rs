@@ -44,7 +44,9 @@ impl Shared {
                 }
                 match &about {
                     About::Session(objection) => shared.index.lease_settled(objection.version),
-                    About::Instance(objection) => shared.index.instance_settled(objection.about.kind, objection.version),
+                    About::Instance(objection) => {
+                        shared.index.instance_settled(objection.about.kind, objection.version)
+                    }
                 }
                 shared.marked.notify_one();
             });
@@ -107,7 +109,9 @@ impl Shared {
 
     async fn keep_instance(&self, objection: &Objection<InstanceId>) -> Result<(), Failure> {
         let Some(instance) = self.index.instance(&objection.about.uid) else { return Ok(()) };
-        if instance.version != objection.version || !self.index.objects_to(instance.id.kind, objection.version) {
+        if instance.version != objection.version
+            || !self.index.objects_to(instance.id.kind, objection.version)
+        {
             return Ok(());
         }
         match self.writes.keep_instance(&instance).await {

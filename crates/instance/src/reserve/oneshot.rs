@@ -90,7 +90,8 @@ impl Shared {
             }
             Err(Failure::Conflict | Failure::Unclear(_)) => {
                 // Changed, and maybe not by being used: look, and let it be given anew.
-                let body = self.writes.read_instance(instance.id.kind, &instance.namespace, &instance.id.name).await;
+                let body =
+                    self.writes.read_instance(instance.id.kind, &instance.namespace, &instance.id.name).await;
                 match body {
                     Ok(Some(body)) => {
                         self.learn_instance(body, Source::Read);

@@ -162,7 +162,8 @@ impl Tasks {
     /// What instances of a Task's current revision are made from.
     pub(super) fn revision(&self, view: &TaskView) -> Option<Revision> {
         let object = self.revisions.get(&view.id.namespace, &view.spec.as_ref()?.0)?;
-        let fits = |revision: &Revision| revision.task.uid == view.id.uid && revision.form.kind() == view.kind;
+        let fits =
+            |revision: &Revision| revision.task.uid == view.id.uid && revision.form.kind() == view.kind;
         Revision::read(&object).filter(fits)
     }
 }

@@ -211,7 +211,11 @@ impl Writes {
     }
 
     /// Takes a free instance for a session.
-    pub(super) async fn take_instance(&self, instance: &Instance, session: &Session) -> Result<Body, Failure> {
+    pub(super) async fn take_instance(
+        &self,
+        instance: &Instance,
+        session: &Session,
+    ) -> Result<Body, Failure> {
         let annotations = json!({
             labels::RESERVE_KEY: session.key.as_str(),
             labels::RESERVATION: session.reservation().to_string(),
@@ -273,7 +277,8 @@ impl Writes {
 
     pub(super) async fn delete_instance(&self, instance: &Instance) -> Result<Deleted<Body>, Failure> {
         let (id, parameters) = (&instance.id, exactly(&instance.id.uid, instance.version));
-        let left = answered(self.instances.delete(id.kind, &instance.namespace, &id.name, &parameters)).await?;
+        let left =
+            answered(self.instances.delete(id.kind, &instance.namespace, &id.name, &parameters)).await?;
         Ok(left.map_or(Deleted::Gone, Deleted::Waits))
     }
 

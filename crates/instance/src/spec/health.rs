@@ -46,7 +46,10 @@ pub(super) fn look<B: Troubled>(object: &B) -> Option<(Instance, Option<String>)
 }
 
 /// Counts instances and says what is wrong with those that are not ready.
-pub(super) fn stand(instances: impl IntoIterator<Item = (Instance, Option<String>)>, desired: i32) -> SpecStatus {
+pub(super) fn stand(
+    instances: impl IntoIterator<Item = (Instance, Option<String>)>,
+    desired: i32,
+) -> SpecStatus {
     let mut status = SpecStatus { desired, ..SpecStatus::default() };
     let mut worst: Option<(i64, String)> = None;
     let (mut failing, mut seen) = (0, 0);

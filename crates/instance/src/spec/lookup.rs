@@ -47,7 +47,8 @@ pub(super) async fn fits(
     let Some(wanted) = runtime else { return Ok(()) };
     let api: Api<SandboxPool> = Api::namespaced(client.clone(), namespace);
     let found = api.get_opt(pool).await;
-    let found = found.map_err(|error| SpecError::Transient(format!("cannot read SandboxPool {pool:?}: {error}")))?;
+    let found =
+        found.map_err(|error| SpecError::Transient(format!("cannot read SandboxPool {pool:?}: {error}")))?;
     match found.map(|found| found.spec.runtime_type) {
         Some(runtime) if runtime != wanted => Err(SpecError::Missing {
             reason: REASON_POOL_RUNTIME,

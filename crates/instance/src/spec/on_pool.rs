@@ -113,7 +113,9 @@ fn check(sandbox: &SandboxSpec) -> Result<(), SpecError> {
 
 fn of_template(wanted: &SandboxTemplateSpec) -> Result<Made, SpecError> {
     if wanted.kernel.is_some() {
-        return Err(invalid("sandboxTemplate.kernel cannot be used with poolRef: the pool's runtime boots none"));
+        return Err(invalid(
+            "sandboxTemplate.kernel cannot be used with poolRef: the pool's runtime boots none",
+        ));
     }
     if !wanted.node_selector.is_empty() {
         return Err(invalid(
@@ -122,7 +124,9 @@ fn of_template(wanted: &SandboxTemplateSpec) -> Result<Made, SpecError> {
         ));
     }
     let Some(rootfs) = &wanted.rootfs else {
-        return Err(invalid("sandboxTemplate.rootfs.image is missing: a SandboxPool has no image of its own"));
+        return Err(invalid(
+            "sandboxTemplate.rootfs.image is missing: a SandboxPool has no image of its own",
+        ));
     };
     let sandbox = SandboxSpec {
         image: rootfs.image.clone(),
@@ -182,7 +186,9 @@ fn of_bundle(task: &Task, bundle: &CodeBundleSpec, config: &Config) -> Result<Ma
         made.sandbox.files = as_files(&map.name, keys, &bundle.entrypoint)?;
         made.sandbox.working_dir = Some(code::CODE.into());
     } else {
-        return Err(invalid("codeBundle.pvc cannot be used with poolRef: a Sandbox has no volumes; use zipUrl"));
+        return Err(invalid(
+            "codeBundle.pvc cannot be used with poolRef: a Sandbox has no volumes; use zipUrl",
+        ));
     }
     Ok(made)
 }

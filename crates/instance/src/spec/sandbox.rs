@@ -109,11 +109,7 @@ fn annotations(
     Ok(annotations)
 }
 
-fn container(
-    wanted: &SandboxTemplateSpec,
-    isolation: &Isolation,
-    port: i32,
-) -> Result<Container, SpecError> {
+fn container(wanted: &SandboxTemplateSpec, isolation: &Isolation, port: i32) -> Result<Container, SpecError> {
     let of_task = wanted.rootfs.as_ref().map(|rootfs| rootfs.image.clone());
     let image = of_task.or_else(|| isolation.image.clone());
     if image.is_none() {

@@ -46,7 +46,7 @@ async fn sandboxes(
 
 async fn remove(world: &World, task: &str) -> Result<()> {
     world.remove(task).await?;
-    sandboxes(world, task, "no Sandbox is left", <[_]>::is_empty).await?;
+    sandboxes(world, task, "no Sandbox is left", |all| all.is_empty()).await?;
     Ok(())
 }
 
@@ -91,7 +91,7 @@ pub(crate) async fn endings(world: &World) -> Result<()> {
     expect(ada != bob, "two sessions, two sandboxes", &(&ada, &bob))?;
     let third = world.say("pool-ends", "eve", "hello").await?;
     expect(third.status == 503 || third.status == 429, "a third has to wait in vain", &third)?;
-    sandboxes(world, "pool-ends", "all sessions were idle", <[_]>::is_empty).await?;
+    sandboxes(world, "pool-ends", "all sessions were idle", |all| all.is_empty()).await?;
     let none = |leases: &Objects| of(leases, "pool-ends").next().is_none();
     watch::until(&world.http, LEASES, "no session is left", LIMIT, none).await?;
     let again = world.say("pool-ends", "ada", "hello").await?;
@@ -207,7 +207,9 @@ pub(crate) async fn missing(world: &World) -> Result<()> {
             let conditions = tasks.get("pool-waits").map(|task| &task["status"]["conditions"]);
             let all = conditions.and_then(Value::as_array).into_iter().flatten();
             let mut spec = all.filter(|it| it["type"] == "SpecReady" && it["status"] == "False");
-            spec.any(|it| it["reason"] == reason && it["message"].as_str().is_some_and(|text| text.contains(words)))
+            spec.any(|it| {
+                it["reason"] == reason && it["message"].as_str().is_some_and(|text| text.contains(words))
+            })
         }
     };
     let told = says("SandboxPoolMissing", "late");
@@ -271,6 +273,6 @@ pub(crate) async fn oneshot(world: &World) -> Result<()> {
         instances.push(answer.instance()?);
     }
     expect(crate::world::distinct(&instances) == 3, "each has its own", &instances)?;
-    sandboxes(world, "pool-once", "those that had their request are gone", <[_]>::is_empty).await?;
+    sandboxes(world, "pool-once", "those that had their request are gone", |all| all.is_empty()).await?;
     remove(world, "pool-once").await
 }

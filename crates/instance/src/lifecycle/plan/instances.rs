@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 use jiff::Timestamp;
 
 use super::{Planner, Step, after};
+use crate::identity::Kind;
 use crate::lifecycle::operation::{Condition, Confirm, Operation, Reason};
 use crate::lifecycle::routers::Seen;
-use crate::identity::Kind;
 use crate::lifecycle::view::{SeenInstance, Wanted, place};
 use crate::record::{Hold, Life, lease_name};
 use crate::revision::Form;
@@ -192,7 +192,9 @@ impl<'a> Planner<'a> {
 
     /// Starts what is missing to the minimum, in the lowest free slots.
     fn missing(&mut self, task: &Wanted, kept: u32) {
-        let Some(spec) = task.current.as_ref().filter(|_| self.view.form.is_some_and(|form| form != Form::Job)) else {
+        let Some(spec) =
+            task.current.as_ref().filter(|_| self.view.form.is_some_and(|form| form != Form::Job))
+        else {
             return;
         };
         let missing = task.min.saturating_sub(kept);

@@ -3,10 +3,10 @@
 use agentcube_api::agentcube::task::ReusePolicy;
 
 use super::{Planner, Step, after};
+use crate::identity::Kind;
 use crate::lifecycle::operation::{Condition, Confirm, Given, Operation, Reason};
 use crate::lifecycle::routers::Seen;
 use crate::lifecycle::view::{SeenInstance, SeenLease, is_held_for};
-use crate::identity::Kind;
 use crate::record::{Hold, Life, Session};
 
 /// How a session stands that does not end.
@@ -114,7 +114,9 @@ impl<'a> Planner<'a> {
         }
         match self.ask(&reference.uid, marked, Seen::Lease(reference.version)) {
             Step::Mark => self.push(Operation::MarkSession { lease: reference, reason }),
-            Step::Go if reason == Reason::SessionPaused => self.push(Operation::RestSession { lease: reference }),
+            Step::Go if reason == Reason::SessionPaused => {
+                self.push(Operation::RestSession { lease: reference })
+            }
             Step::Go => self.end(lease, reason, Confirm::Nothing),
             Step::Withdraw => self.push(Operation::UnmarkSession { lease: reference }),
             Step::Wait => {}

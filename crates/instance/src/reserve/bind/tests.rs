@@ -474,8 +474,8 @@ fn what_rests_is_woken_before_it_is_served() {
     assert_eq!(Case::with(paused).decide(), Step::Wake);
     // What is lost is replaced, paused or not.
     assert_eq!(resting(&|case| case.holder().life = Life::Unready), Step::DeleteInstance);
-    assert_eq!(resting(&|case| case.holder().life = Life::Terminating), Step::Wait {
-        until: None,
-        why: Why::OldInstance
-    });
+    assert_eq!(
+        resting(&|case| case.holder().life = Life::Terminating),
+        Step::Wait { until: None, why: Why::OldInstance }
+    );
 }

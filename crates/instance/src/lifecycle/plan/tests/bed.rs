@@ -162,7 +162,10 @@ impl Bed {
         let uid = format!("uid-{name}").into();
         let reference = LeaseRef { namespace: "system".into(), name: name.into(), uid, version: 1 };
         let since = self.ago(silent_for);
-        self.routers.0.insert(name.into(), SeenRouter { reference, seen_leases, seen_pods, seen_sandboxes: seen_pods, since });
+        self.routers.0.insert(
+            name.into(),
+            SeenRouter { reference, seen_leases, seen_pods, seen_sandboxes: seen_pods, since },
+        );
         self
     }
 

@@ -314,7 +314,10 @@ fn what_rests_is_paused_once_under_each_number() {
     assert_eq!(waking(20).planned(), ["rest lease-0"]);
     // What has no use any more ends as ever.
     let task = |bed: Bed, change: fn(&mut Wanted)| bed.task(change).planned();
-    assert_eq!(task(resting(60, paused), |task| task.ttl = Some(secs(1000))), ["end lease-0: SessionExpired"]);
+    assert_eq!(
+        task(resting(60, paused), |task| task.ttl = Some(secs(1000))),
+        ["end lease-0: SessionExpired"]
+    );
     assert_eq!(task(resting(60, paused), |task| task.pauses = false), ["mark lease-0: SessionIdle"]);
     assert_eq!(resting(60, |it| it.record.life = Life::Unready).planned(), [""; 0]);
 }
