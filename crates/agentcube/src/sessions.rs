@@ -98,6 +98,7 @@ fn state(session: &Session) -> &'static str {
         Session { ending: true, .. } => "ending",
         Session { holder: None, .. } => "waiting",
         Session { releasing: true, .. } => "releasing",
+        Session { rests: Some(_), .. } => "paused",
         _ => "bound",
     }
 }
@@ -170,6 +171,8 @@ mod tests {
         let releasing =
             |lease: &mut Value| lease["metadata"]["annotations"][labels::RELEASING] = json!("idle");
         assert_eq!(shown(lease("u1", "chat-0/p1", releasing))["state"], "releasing");
+        let rests = |lease: &mut Value| lease["metadata"]["annotations"][labels::RESTS] = json!("7");
+        assert_eq!(shown(lease("u1", "sandbox/chat-0/p1", rests))["state"], "paused");
         let ending =
             |lease: &mut Value| lease["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:02:00Z");
         assert_eq!(shown(lease("u1", "chat-0/p1", ending))["state"], "ending");

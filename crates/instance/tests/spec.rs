@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use agentcube_api::Task;
+use agentcube_api::sandbox::SandboxSpec;
 use agentcube_instance::provider::SpecError;
 use agentcube_instance::revision::Form;
 use agentcube_instance::spec::{
@@ -35,6 +36,13 @@ fn one_container() -> Value {
 
 fn sandbox(template: Value) -> Value {
     json!({ "deployment": { "type": "sandbox", "sandboxTemplate": template }, "routing": by_session() })
+}
+
+/// The same on a pool.
+fn on_pool(mut template: Value) -> Value {
+    template["poolRef"] = json!("fast");
+    template["rootfs"] = json!({ "image": "agent:1" });
+    sandbox(template)
 }
 
 fn bundle(code: Value) -> Value {
@@ -448,7 +456,7 @@ fn everything_that_is_named_is_known() {
         named(Referent::RuntimeClass, "gvisor"),
     ];
     assert_eq!(of(spec), expected);
-    assert_eq!(of(sandbox(json!({ "poolRef": "fast" }))), [named(Referent::SandboxPool, "fast")]);
+    assert_eq!(of(on_pool(json!({}))), [named(Referent::SandboxPool, "fast")]);
     let inline = bundle(json!({
         "inline": { "main.py": "" }, "entrypoint": "main.py", "codeRuntime": { "name": "python3.11" },
     }));
@@ -499,4 +507,74 @@ fn the_examples_render() {
     let [kernel, image] = refused.as_slice() else { panic!("{refused:?}") };
     assert!(kernel.starts_with("code-interpreter.yaml: sandboxTemplate.kernel.image"), "{kernel}");
     assert!(image.starts_with("untrusted-code.yaml: sandboxTemplate.rootfs.image is missing"), "{image}");
+}
+
+fn sandbox_of(spec: Value) -> Result<SandboxSpec, String> {
+    let rendered = render(&task(spec), &config()).map_err(|error| error.to_string())?;
+    assert_eq!(rendered.form, Form::Sandboxes);
+    Ok(agentcube_instance::revision::sandbox(&rendered.template).expect("it says what its Sandboxes are"))
+}
+
+#[test]
+fn instances_on_a_pool_are_sandboxes() {
+    let made = sandbox_of(on_pool(json!({
+        "command": ["/agent"], "args": ["-v"], "env": [{ "name": "A", "value": "1" }], "workingDir": "/srv",
+        "resources": { "memory": "256Mi" },
+    })))
+    .unwrap();
+    assert_eq!((made.image.as_str(), made.pool_ref.as_str()), ("agent:1", "fast"));
+    assert_eq!((made.command, made.args), (vec!["/agent".to_string()], vec!["-v".to_string()]));
+    let names: Vec<&str> = made.envs.iter().map(|variable| variable.name.as_str()).collect();
+    assert_eq!((names, made.exposed_ports), (vec!["PORT", "A"], vec![8080]));
+    // A change of the template is another revision.
+    let hash = |spec: Value| render(&task(spec), &config()).unwrap().hash();
+    assert_ne!(hash(on_pool(json!({}))), hash(on_pool(json!({ "workingDir": "/srv" }))));
+}
+
+#[test]
+fn what_a_pool_cannot_do_is_refused_by_name() {
+    let refused = |spec: Value| sandbox_of(spec).unwrap_err();
+    assert!(refused(sandbox(json!({ "poolRef": "fast" }))).contains("rootfs.image is missing"));
+    assert!(refused(on_pool(json!({ "kernel": { "image": "k" } }))).contains("sandboxTemplate.kernel"));
+    assert!(refused(on_pool(json!({ "nodeSelector": { "a": "b" } }))).contains("nodeSelector"));
+    assert!(refused(on_pool(json!({ "args": ["x".repeat(4097)] }))).contains("4097 characters"));
+    let many: Vec<Value> = (0..128).map(|n| json!({ "name": format!("V{n}") })).collect();
+    assert!(refused(on_pool(json!({ "env": many }))).contains("129 variables"));
+    let code = |source: Value| {
+        let mut code = json!({ "entrypoint": "main.py", "codeRuntime": { "name": "python3.11" }, "poolRef": "fast" });
+        code.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+        bundle(code)
+    };
+    let https = "https://bucket.example/code.zip";
+    assert!(refused(code(json!({ "zipUrl": https }))).contains("codeRuntime.image"));
+    assert!(refused(code(json!({ "pvc": { "claimName": "data" } }))).contains("codeBundle.pvc"));
+    assert!(refused(code(json!({ "inline": { "other.py": "" } }))).contains("not among the files"));
+    assert!(refused(code(json!({ "configMap": { "name": "code" } }))).contains("items"));
+    assert!(refused(code(json!({ "inline": { "main.py": "" }, "dependencies": {} }))).contains("dependencies"));
+    assert!(refused(code(json!({ "inline": { "main.py": "x".repeat(300_000) } }))).contains("300000 bytes"));
+}
+
+#[test]
+fn code_gets_into_a_sandbox() {
+    let code = |source: Value| {
+        let mut code = json!({
+            "entrypoint": "src/main.py", "args": ["-v"], "poolRef": "fast",
+            "codeRuntime": { "name": "python3.11", "image": config().program.image },
+        });
+        code.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+        sandbox_of(bundle(code)).unwrap()
+    };
+    let inline = code(json!({ "inline": { "src/main.py": "a", "words.py": "b" } }));
+    assert_eq!(inline.command, ["python3", "-u", "/bundle/code/src/main.py"]);
+    let files: Vec<(&str, &str)> = inline
+        .files
+        .iter()
+        .map(|file| (file.path.as_str(), file.config_map_key_ref.as_ref().unwrap().key.as_str()))
+        .collect();
+    assert_eq!(files, [("/bundle/code/src/main.py", "file-0"), ("/bundle/code/words.py", "file-1")]);
+    let fetched = code(json!({ "zipUrl": "https://bucket.example/code.zip", "sha256": "ab".repeat(32) }));
+    let text = fetched.command.join(" ");
+    assert!(text.contains("bundle run --into /bundle --limit 104857600 --entrypoint src/main.py --url"), "{text}");
+    assert!(text.ends_with(" -- python3 -u /bundle/code/src/main.py"), "{text}");
+    assert_eq!(fetched.args, ["-v"]);
 }

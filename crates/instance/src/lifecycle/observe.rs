@@ -252,6 +252,10 @@ trait Part<O: Object>: Sized {
     fn matters(&self, before: &Self) -> bool;
     /// Its UID, and whether it is marked.
     fn mark(&self) -> Option<(&Arc<str>, bool)>;
+    /// What a mark asked for has been done, so its absence is no objection.
+    fn is_answered(&self) -> bool {
+        false
+    }
 }
 
 impl<B: Bearer> Part<B> for SeenInstance {
@@ -291,6 +295,10 @@ impl Part<Lease> for SeenLease {
 
     fn mark(&self) -> Option<(&Arc<str>, bool)> {
         Some((&self.reference.uid, self.mark.is_some()))
+    }
+
+    fn is_answered(&self) -> bool {
+        self.rests().is_some()
     }
 }
 
@@ -341,7 +349,8 @@ fn refresh<P: Part<O>, O: Object>(
     let rests = |before: &P, part: Option<&P>| {
         let (uid, marked) = before.mark()?;
         let still = part.and_then(|part| part.mark()).filter(|(same, _)| *same == uid);
-        Some((uid.clone(), still.map(|(_, still)| marked && !still)))
+        let answered = part.is_some_and(|part| part.is_answered());
+        Some((uid.clone(), still.map(|(_, still)| marked && !still && !answered)))
     };
     let rest_of = before.as_ref().and_then(|before| rests(before, part.as_ref()));
     if let Some(view) = key_before.as_ref().and_then(|key| views.get_mut(key)) {

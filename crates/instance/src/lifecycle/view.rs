@@ -250,7 +250,8 @@ impl SeenLease {
         })
     }
 
-    fn rests(&self) -> Option<u64> {
+    /// The number under which its session rests.
+    pub(super) fn rests(&self) -> Option<u64> {
         self.session.as_ref().and_then(|session| session.rests)
     }
 

@@ -160,7 +160,6 @@ impl Providers {
 
     async fn initialize(&self, task: &Task, spec: &SpecId, look: Look) -> Result<Vec<Repair>, SpecError> {
         self.listed().await?;
-        self.sandboxes_listed(task).await?;
         let id = wanted::identify(task)?;
         let rendered = render(task, &self.config)?;
         if look.closely || !look.known || !is_ready(task) {
@@ -173,6 +172,7 @@ impl Providers {
                 lookup::fits(&self.client, &id.namespace, pool, runtime).await?;
             }
         }
+        self.sandboxes_listed(task).await?;
         let mut repairs = Repairs { look, made: Vec::new() };
         let keys = self.keys().await?.for_task(&id.uid).to_secret(&id);
         self.ensure(&self.secrets, &keys, &mut repairs).await?;

@@ -6,9 +6,10 @@
 mod drift;
 mod world;
 
-use agentcube_api::{SandboxPool, Task, labels};
+use agentcube_api::{Sandbox, SandboxPool, Task, labels};
 use agentcube_apiserver::faults::Plan;
 use agentcube_instance::SpecId;
+use agentcube_instance::bearer::Body;
 use agentcube_instance::provider::{InstanceSpecProvider, Repaired, SpecError, SpecStatus};
 use agentcube_instance::revision::{Form, Revision};
 use agentcube_instance::spec::BundleCache;
@@ -178,18 +179,30 @@ async fn what_is_missing_is_named_and_heals() {
     assert_eq!(world.initialize(&task, false).await.unwrap(), []);
     world.api::<Task>().delete("agent", &DeleteParams::default()).await.unwrap();
 
-    let task = world.task(sandbox(json!({ "poolRef": "fast" }))).await;
+    let rootfs = json!({ "image": "agent:1" });
+    let on_pool = json!({ "poolRef": "fast", "runtime": "native", "rootfs": rootfs });
+    let task = world.task(sandbox(on_pool)).await;
     assert_eq!(missing(&task).await.0, "SandboxPoolMissing");
     let capacity = json!({ "poolMin": 1, "poolMax": 1, "bufferMin": 0, "bufferMax": 1 });
     let pool = json!({
         "apiVersion": "sandbox.fast.io/v1alpha1", "kind": "SandboxPool", "metadata": { "name": "fast" },
-        "spec": { "capacity": capacity, "maxSandboxesPerPod": 5, "runtimeType": "native" },
+        "spec": { "capacity": capacity, "maxSandboxesPerPod": 5, "runtimeType": "runsc" },
     });
-    world.create::<SandboxPool>(pool).await;
-    let Err(SpecError::Invalid(message)) = world.initialize(&task, false).await else {
-        panic!("it is taken")
-    };
-    assert!(message.contains("not supported yet"), "{message}");
+    world.create::<SandboxPool>(pool.clone()).await;
+    let (reason, message) = missing(&task).await;
+    assert_eq!(reason, "SandboxPoolRuntime");
+    assert!(message.contains("\"runsc\"") && message.contains("\"native\""), "{message}");
+    world.api::<SandboxPool>().delete("fast", &DeleteParams::default()).await.unwrap();
+    let mut fitting = pool;
+    fitting["spec"]["runtimeType"] = json!("native");
+    world.create::<SandboxPool>(fitting).await;
+    assert_eq!(world.initialize(&task, false).await.unwrap(), []);
+    let revision = Revision::read(&world.api().get("agent-1").await.unwrap()).unwrap();
+    assert_eq!(revision.form, Form::Sandboxes);
+    let Body::Sandbox(made) = revision.instance(0, None) else { panic!("not a Sandbox") };
+    // What it is made of is taken by the server as it is.
+    let made = world.api::<Sandbox>().create(&PostParams::default(), &made).await.unwrap();
+    assert_eq!((made.name_any().as_str(), made.spec.pool_ref.as_str()), ("agent-0", "fast"));
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ impl World {
         let server = Server::builder().memory().embed().await.expect("a server in memory starts");
         let client = Client::new(server.front(), "default");
         let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-        let ours = ["tasks.agentcube.io", "sandboxpools.sandbox.fast.io"];
+        let ours = ["tasks.agentcube.io", "sandboxpools.sandbox.fast.io", "sandboxes.sandbox.fast.io"];
         for definition in agentcube_api::crds() {
             let name = definition.name_any();
             if !ours.contains(&name.as_str()) {

@@ -106,13 +106,8 @@ pub(crate) async fn replaced(world: &World) -> Result<()> {
     world.task("pool-loses", on_pool("losses", scaling)).await?;
     let first = world.say("pool-loses", "ada", "hello").await?;
     expect(first.json()["turn"] == 1, "it begins", &first)?;
-    // Its program ends.
-    let instance = first.instance()?;
-    world.run(&["sandbox", "exec", &instance, "--", "sh", "-c", "kill -9 1"]).await.ok();
-    sandboxes(world, "pool-loses", "has failed or is gone", |all| {
-        all.iter().all(|it| it["status"]["phase"] != "Running")
-    })
-    .await?;
+    world.run(&["sandbox", "rm", &first.instance()?]).await?;
+    sandboxes(world, "pool-loses", "it is gone", |all| all.is_empty()).await?;
     let again = world.say("pool-loses", "ada", "hello").await?;
     expect(again.json()["turn"] == 1, "the session has another instance", &again)?;
     let patch = json!({ "spec": { "deployment": { "sandboxTemplate": {
