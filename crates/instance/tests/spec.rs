@@ -541,7 +541,8 @@ fn what_a_pool_cannot_do_is_refused_by_name() {
     let many: Vec<Value> = (0..128).map(|n| json!({ "name": format!("V{n}") })).collect();
     assert!(refused(on_pool(json!({ "env": many }))).contains("129 variables"));
     let code = |source: Value| {
-        let mut code = json!({ "entrypoint": "main.py", "codeRuntime": { "name": "python3.11" }, "poolRef": "fast" });
+        let mut code =
+            json!({ "entrypoint": "main.py", "codeRuntime": { "name": "python3.11" }, "poolRef": "fast" });
         code.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
         bundle(code)
     };
@@ -550,7 +551,9 @@ fn what_a_pool_cannot_do_is_refused_by_name() {
     assert!(refused(code(json!({ "pvc": { "claimName": "data" } }))).contains("codeBundle.pvc"));
     assert!(refused(code(json!({ "inline": { "other.py": "" } }))).contains("not among the files"));
     assert!(refused(code(json!({ "configMap": { "name": "code" } }))).contains("items"));
-    assert!(refused(code(json!({ "inline": { "main.py": "" }, "dependencies": {} }))).contains("dependencies"));
+    assert!(
+        refused(code(json!({ "inline": { "main.py": "" }, "dependencies": {} }))).contains("dependencies")
+    );
     assert!(refused(code(json!({ "inline": { "main.py": "x".repeat(300_000) } }))).contains("300000 bytes"));
 }
 
@@ -574,7 +577,10 @@ fn code_gets_into_a_sandbox() {
     assert_eq!(files, [("/bundle/code/src/main.py", "file-0"), ("/bundle/code/words.py", "file-1")]);
     let fetched = code(json!({ "zipUrl": "https://bucket.example/code.zip", "sha256": "ab".repeat(32) }));
     let text = fetched.command.join(" ");
-    assert!(text.contains("bundle run --into /bundle --limit 104857600 --entrypoint src/main.py --url"), "{text}");
+    assert!(
+        text.contains("bundle run --into /bundle --limit 104857600 --entrypoint src/main.py --url"),
+        "{text}"
+    );
     assert!(text.ends_with(" -- python3 -u /bundle/code/src/main.py"), "{text}");
     assert_eq!(fetched.args, ["-v"]);
 }

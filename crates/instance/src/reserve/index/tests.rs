@@ -103,13 +103,15 @@ impl Memory {
 fn a_hit_needs_a_whole_bond_that_is_not_about_to_end() {
     assert!(Memory::bound().lookup().is_some());
     type Change = fn(&mut Session, &mut Instance);
-    let changes: [Change; 11] = [
+    let changes: [Change; 13] = [
         |session, _| session.releasing = true,
         |session, _| session.ending = true,
         |session, _| session.binding = 2,
         |session, _| session.holder = None,
         |session, _| session.task_uid = "t2".into(),
         |_, instance| instance.hold = Hold::Free,
+        |session, _| session.rests = Some(5),
+        |_, instance| instance.life = Life::Paused,
         |_, instance| instance.life = Life::Unready,
         |_, instance| instance.releasing = true,
         |_, instance| instance.address = None,
@@ -211,8 +213,11 @@ fn a_list_replaces_all_but_what_is_newer() {
     memory.index.list_leases(vec![item("c", 8)], 10, Duration::ZERO);
     assert_eq!(memory.version(), None);
     assert!(memory.index.session(&id("b")).is_some() && memory.index.session(&id("c")).is_some());
-    assert_eq!(memory.index.seen(), (10, 6));
-    let (gone, new) = memory.index.list_instances(vec![], 10, |_, _| false);
+    assert_eq!((memory.index.seen_leases(), memory.index.seen_instances(Kind::Pod)), (10, 6));
+    // A list of one kind says nothing of the other.
+    let (gone, new) = memory.index.list_instances(Kind::Sandbox, vec![], 10, |_, _| false);
+    assert!(gone.is_empty() && new.is_empty());
+    let (gone, new) = memory.index.list_instances(Kind::Pod, vec![], 10, |_, _| false);
     assert_eq!((gone.len(), new.len()), (1, 0));
 }
 
@@ -224,16 +229,16 @@ fn a_mark_on_what_is_in_use_is_not_seen_before_it_is_answered() {
     let news = memory.watched(marked(7), 7);
     assert_eq!(news.objection, Some(Objection { about: memory.id(), version: 7 }));
     assert!(news.marked);
-    assert_eq!(memory.index.seen().0, 6);
+    assert_eq!(memory.index.seen_leases(), 6);
     assert!(memory.lookup().is_none());
     memory.watched(session("a", 8), 8);
     memory.index.lease_settled(7);
-    assert_eq!(memory.index.seen().0, 8);
+    assert_eq!(memory.index.seen_leases(), 8);
 
     // The same when an answer to a read is faster than the watch.
     assert!(memory.put(marked(9), Source::Read).objection.is_some());
     assert!(!memory.watched(marked(9), 9).changed);
-    assert_eq!(memory.index.seen().0, 8);
+    assert_eq!(memory.index.seen_leases(), 8);
     memory.index.lease_settled(9);
 
     // At a hard end only requests in flight count.
@@ -249,7 +254,7 @@ fn a_mark_on_what_is_idle_is_seen_at_once() {
     let memory = Memory::bound();
     let news = memory.watched(Session { releasing: true, ..session("a", 7) }, 7);
     assert!(news.marked && news.objection.is_none());
-    assert_eq!(memory.index.seen().0, 7);
+    assert_eq!(memory.index.seen_leases(), 7);
 }
 
 #[test]
