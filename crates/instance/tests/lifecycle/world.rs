@@ -187,7 +187,7 @@ impl World {
 
     fn describe(&self) -> String {
         let pods = self.pods.list(None);
-        let pods = pods.iter().map(|pod| format!("{:?}", Instance::read(pod)));
+        let pods = pods.iter().map(|pod| format!("{:?}", Instance::read(&**pod)));
         let leases = self.leases.list(None);
         let leases = leases.iter().map(|lease| format!("{:?} {:?}", lease.metadata, lease.spec));
         pods.chain(leases).collect::<Vec<_>>().join("\n")
