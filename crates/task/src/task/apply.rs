@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use agentcube_api::agentcube::TaskStatus;
-use agentcube_api::{Task, labels};
+use agentcube_api::{Task, conditions, labels};
 use agentcube_instance::SpecId;
 use agentcube_instance::provider::{InstanceSpecProvider, Repaired, SpecError};
 use agentcube_operator::controller::Requeue;
@@ -83,6 +83,7 @@ impl Reconciler {
         let answers = Answers::new(task, serve.label.as_deref(), &self.caches);
         let now = Time(Timestamp::now());
         let status = status::status(&observed, serve, &outcome, &answers, &self.options, &now);
+        self.tell_missing(task, &outcome);
         self.write_status(task, status).await?;
         match &outcome.spec {
             Err(SpecError::Missing { .. }) => self.missing.wait_for(key, references(task)),
@@ -189,6 +190,17 @@ impl Reconciler {
             Ensured::Recreated => self.tell_recreated(task, kind, name),
             Ensured::Restored => self.tell_restored(task, kind, name),
             Ensured::Unchanged | Ensured::Written | Ensured::Going => {}
+        }
+    }
+
+    /// Tells once of what is missing; the condition says it for as long as it is so.
+    fn tell_missing(&self, task: &Task, outcome: &Outcome) {
+        let Err(SpecError::Missing { reason, message }) = &outcome.spec else { return };
+        let status = task.status.as_ref();
+        let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let before = conditions::find(conditions, conditions::task::SPEC_READY);
+        if before.is_none_or(|before| before.reason != *reason || before.message != *message) {
+            self.events.warning(task, reason, message);
         }
     }
 
