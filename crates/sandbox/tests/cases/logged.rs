@@ -7,7 +7,7 @@ use agentcube_sandbox::Options;
 use kube::ResourceExt;
 use tonic::Code;
 
-use super::deaths::{alive, strong};
+use super::deaths::{after_each_effect, alive, strong};
 use crate::stage::fuse::{Fuse, Weather};
 use crate::stage::{Stage, ask, phase, run_of, until, unwanted, wanted};
 
@@ -22,7 +22,7 @@ async fn acknowledged(stage: &Stage, request: CreateRequest) -> String {
 }
 
 pub(crate) async fn an_acknowledged_create_outlives_controller_and_agent() {
-    for effects in 1.. {
+    after_each_effect(1, async |effects| {
         let stage = Stage::open(1).await.logging();
         let fuse = Fuse::after(effects);
         let (mut controller, ready) = stage.start_with(&fuse, Options::default());
@@ -54,10 +54,9 @@ pub(crate) async fn an_acknowledged_create_outlives_controller_and_agent() {
             stage.until_gone("one").await;
         }
         next.stop().await;
-        if survived {
-            break;
-        }
-    }
+        survived
+    })
+    .await;
 }
 
 pub(crate) async fn what_comes_back_by_itself_runs_again_after_both_have_died() {

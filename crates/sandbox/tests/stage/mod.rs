@@ -442,7 +442,7 @@ async fn search<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
         if let Some(found) = look().await {
             return found;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

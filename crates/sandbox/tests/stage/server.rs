@@ -23,6 +23,11 @@ pub(crate) fn use_server(kubeconfig: PathBuf) {
     *KUBECONFIG.lock() = Some(kubeconfig);
 }
 
+/// Whether stages have a server each, and do not meet.
+pub(crate) fn is_own() -> bool {
+    KUBECONFIG.lock().is_none()
+}
+
 /// A client, and the server if it is this stage's own.
 pub(super) async fn open() -> (Client, Option<Server>) {
     let kubeconfig = KUBECONFIG.lock().clone();
