@@ -265,3 +265,25 @@ pub(crate) async fn an_open_deletion_blocks_the_name() {
     stage.until_at_rest(&next).await;
     next.stop().await;
 }
+
+pub(crate) async fn a_finalizer_waits_until_the_log_has_let_go() {
+    let stage = Stage::open(1).await.logging();
+    let mut controller = stage.start().await;
+    controller.fastpath.create_sandbox(ask(wanted("one"))).await.unwrap();
+    // That its object is there does not get into the log.
+    stage.trouble.full(true);
+    stage.until_at_rest(&controller).await;
+    controller.fastpath.delete_sandbox(ask(unwanted("one"))).await.unwrap();
+    until("it is stopped", async || stage.agents.runs().is_empty().then_some(())).await;
+    controller.crash().await;
+    stage.agents.get(0).restart();
+    stage.trouble.full(false);
+    let next = stage.start().await;
+    stage.until_gone("one").await;
+    stage.until_at_rest(&next).await;
+    next.stop().await;
+    let last = stage.start().await;
+    stage.until_at_rest(&last).await;
+    assert!(stage.objects().await.is_empty(), "back from the dead");
+    last.stop().await;
+}

@@ -58,7 +58,7 @@ cases! {
         a_full_disk_refuses_fast_creates_and_leaves_nothing,
         a_delete_without_an_object_outlives_controller_and_agent,
         a_delete_in_doubt_takes_the_object_along,
-        an_open_deletion_blocks_the_name;
+        an_open_deletion_blocks_the_name, a_finalizer_waits_until_the_log_has_let_go;
     pools: a_create_is_refused_only_at_the_most_agents_and_empty_ones_go, objects_that_wait_have_the_pool_grow,
         a_sandbox_whose_pool_is_missing_waits_for_it, a_watch_tells_of_every_change_and_ends_with_the_sandbox,
         logs_and_commands_reach_the_run, a_client_that_does_not_wait_leaves_nothing_behind,

@@ -51,6 +51,7 @@ pub(crate) fn timing() -> Timing {
         late: Duration::from_millis(700),
         object_retry: Duration::from_millis(100),
         grace: Duration::from_secs(0),
+        demand: Duration::from_secs(1),
         ..Timing::default()
     }
 }
