@@ -1,6 +1,7 @@
 //! The API server under the stage: the embedded one, fresh for each stage, or one that a kubeconfig names, swept for each.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use agentcube_api::sandbox::{Sandbox, SandboxPool};
 use agentcube_apiserver::Server;
@@ -13,6 +14,11 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::{NAMESPACE, until};
+
+/// Made once: that takes longer than most cases.
+static DEFINITIONS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(|| {
+    agentcube_api::crds().into_iter().filter(|crd| crd.spec.group == "sandbox.fast.io").collect()
+});
 
 /// The kubeconfig of the server to be used; the embedded one if there is none.
 static KUBECONFIG: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -47,9 +53,8 @@ pub(super) async fn open() -> (Client, Option<Server>) {
 
 async fn install(client: &Client) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let definitions = agentcube_api::crds().into_iter().filter(|crd| crd.spec.group == "sandbox.fast.io");
-    for definition in definitions {
-        match api.create(&PostParams::default(), &definition).await {
+    for definition in &*DEFINITIONS {
+        match api.create(&PostParams::default(), definition).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 409 => continue,
             Err(error) => panic!("{error}"),
