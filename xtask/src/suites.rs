@@ -149,12 +149,12 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "fastpath",
-        about: "sandboxes: agents, controllers, their model, death after every effect; `agentcube sandbox` on `up`; a short campaign",
+        about: "sandboxes: agents, controllers (on both servers), their log and model, death after every effect; `agentcube sandbox` on `up`; a short campaign",
         runs: &[
             &["-p", "agentcube-agent", "-p", "agentcube-sandbox"],
-            &["-p", "agentcube-testkit", "--test", "fastpath", "--test", "fleet"],
+            &["-p", "agentcube-testkit", "--test", "fastpath", "--test", "fleet", "--test", "sandbox_controllers"],
         ],
-        needs: &[],
+        needs: &[Need::Kubernetes],
     },
     Suite {
         name: "stories",

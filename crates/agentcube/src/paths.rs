@@ -47,6 +47,11 @@ impl DataDir {
         self.0.join("sandboxes")
     }
 
+    /// What the fast path has promised and the API server does not have yet.
+    pub(crate) fn sandbox_log(&self) -> PathBuf {
+        self.0.join("sandboxes.log")
+    }
+
     /// What the spawner keeps between two runs.
     pub(crate) fn runtime(&self) -> PathBuf {
         self.0.join("runtime")

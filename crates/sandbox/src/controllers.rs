@@ -195,6 +195,10 @@ fn show(core: &Arc<Core>, metrics: &Metrics) {
         counts.slots.with(&["free"]).set(audit.capacity.saturating_sub(audit.used).into());
         counts.mismatch.with(&[]).set(i64::try_from(audit.mismatched).unwrap_or(i64::MAX));
         counts.objects_pending.with(&[]).set(i64::try_from(core.pending.count()).unwrap_or(i64::MAX));
+        if let Some(log) = &core.options.log {
+            counts.log_open.with(&[]).set(i64::try_from(log.names().len()).unwrap_or(i64::MAX));
+            counts.log_broken.with(&[]).set(log.check().is_err().into());
+        }
         let unhealthy = core.options.timing.unhealthy;
         let (well, silent): (Vec<_>, Vec<_>) =
             core.agents.all().into_iter().partition(|agent| agent.silence(core.begun) < unhealthy);

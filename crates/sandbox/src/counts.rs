@@ -19,6 +19,8 @@ pub(crate) struct Counts {
     pub(crate) agents: Family<Gauge>,
     pub(crate) slots: Family<Gauge>,
     pub(crate) objects_pending: Family<Gauge>,
+    pub(crate) log_open: Family<Gauge>,
+    pub(crate) log_broken: Family<Gauge>,
     pub(crate) mismatch: Family<Gauge>,
 }
 
@@ -41,6 +43,8 @@ impl Counts {
             agents: gauge("agents", "Agents.", &["state"]),
             slots: gauge("slots", "Slots of agents.", &["state"]),
             objects_pending: gauge("objects_pending", "Creates whose object is still to be made.", &[]),
+            log_open: gauge("log_open", "What the log of the fast path has still to see to.", &[]),
+            log_broken: gauge("log_broken", "1 while the log cannot be written.", &[]),
             mismatch: gauge("registry_audit_mismatch", "Agents whose slots are miscounted; stays 0.", &[]),
         }
     }

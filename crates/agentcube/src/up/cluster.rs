@@ -116,7 +116,10 @@ impl Cluster {
             host_mounts: vec![program_mount()?],
             node: NODE.to_owned(),
         };
-        let sandboxes = Sandboxes::start(client.clone(), machine_of_sandboxes, apiserver.token(), &metrics);
+        // Objects in memory end with this process, and with them what was promised of them.
+        let log = (!options.memory).then(|| options.data.sandbox_log());
+        let sandboxes =
+            Sandboxes::start(client.clone(), machine_of_sandboxes, apiserver.token(), &metrics, log);
         let operator = Operator::start(operator::Options {
             client,
             config: offer::config(&machine),
@@ -127,7 +130,7 @@ impl Cluster {
             access_log: options.access_log,
         });
         let (operator, sandboxes, ()) = tokio::join!(operator, sandboxes, node.ready());
-        let operator = operator?;
+        let (operator, sandboxes) = (operator?, sandboxes.context("cannot start the fast path")?);
         let api = apiserver.server().api();
         let (debug, grpc) = (Some(operator.debug()), Some(sandboxes.service()));
         let metrics: Option<hooks::Metrics> = Some(Arc::new(move || metrics.encode()));

@@ -7,7 +7,7 @@ use agentcube_sandbox::Options;
 use kube::ResourceExt;
 use tonic::Code;
 
-use super::deaths::{alive, strong};
+use super::deaths::{after_each_effect, alive, strong};
 use crate::stage::fuse::{Fuse, Weather};
 use crate::stage::{Stage, ask, phase, run_of, until, unwanted, wanted};
 
@@ -22,7 +22,7 @@ async fn acknowledged(stage: &Stage, request: CreateRequest) -> String {
 }
 
 pub(crate) async fn an_acknowledged_create_outlives_controller_and_agent() {
-    for effects in 1.. {
+    after_each_effect(1, async |effects| {
         let stage = Stage::open(1).await.logging();
         let fuse = Fuse::after(effects);
         let (mut controller, ready) = stage.start_with(&fuse, Options::default());
@@ -54,10 +54,9 @@ pub(crate) async fn an_acknowledged_create_outlives_controller_and_agent() {
             stage.until_gone("one").await;
         }
         next.stop().await;
-        if survived {
-            break;
-        }
-    }
+        survived
+    })
+    .await;
 }
 
 pub(crate) async fn what_comes_back_by_itself_runs_again_after_both_have_died() {
@@ -265,4 +264,26 @@ pub(crate) async fn an_open_deletion_blocks_the_name() {
     assert_eq!(phase(&running), Some(SandboxPhase::Running));
     stage.until_at_rest(&next).await;
     next.stop().await;
+}
+
+pub(crate) async fn a_finalizer_waits_until_the_log_has_let_go() {
+    let stage = Stage::open(1).await.logging();
+    let mut controller = stage.start().await;
+    controller.fastpath.create_sandbox(ask(wanted("one"))).await.unwrap();
+    // That its object is there does not get into the log.
+    stage.trouble.full(true);
+    stage.until_at_rest(&controller).await;
+    controller.fastpath.delete_sandbox(ask(unwanted("one"))).await.unwrap();
+    until("it is stopped", async || stage.agents.runs().is_empty().then_some(())).await;
+    controller.crash().await;
+    stage.agents.get(0).restart();
+    stage.trouble.full(false);
+    let next = stage.start().await;
+    stage.until_gone("one").await;
+    stage.until_at_rest(&next).await;
+    next.stop().await;
+    let last = stage.start().await;
+    stage.until_at_rest(&last).await;
+    assert!(stage.objects().await.is_empty(), "back from the dead");
+    last.stop().await;
 }

@@ -44,7 +44,7 @@ cases! {
         created_and_reconciled_at_once_it_is_allocated_once;
     deaths: fast_after_each_effect, fast_after_each_effect_with_the_log,
         fast_after_each_effect_of_controller_and_agent_with_the_log, strong_after_each_effect,
-        strong_after_each_effect_with_the_log, an_acknowledged_create_is_not_lost;
+        strong_after_each_effect_with_the_log;
     faults: manual_waits_for_somebody, what_is_recreated_runs_elsewhere_and_the_old_run_ends,
         heard_again_it_goes_on, every_end_frees_the_slot, a_dead_agent_s_sandboxes_come_back_only_if_asked_to,
         a_refusal_tries_the_next_and_doubt_tries_nothing, an_object_whose_start_is_in_doubt_is_started_once,
@@ -58,7 +58,7 @@ cases! {
         a_full_disk_refuses_fast_creates_and_leaves_nothing,
         a_delete_without_an_object_outlives_controller_and_agent,
         a_delete_in_doubt_takes_the_object_along,
-        an_open_deletion_blocks_the_name;
+        an_open_deletion_blocks_the_name, a_finalizer_waits_until_the_log_has_let_go;
     pools: a_create_is_refused_only_at_the_most_agents_and_empty_ones_go, objects_that_wait_have_the_pool_grow,
         a_sandbox_whose_pool_is_missing_waits_for_it, a_watch_tells_of_every_change_and_ends_with_the_sandbox,
         logs_and_commands_reach_the_run, a_client_that_does_not_wait_leaves_nothing_behind,

@@ -51,6 +51,7 @@ pub(crate) fn timing() -> Timing {
         late: Duration::from_millis(700),
         object_retry: Duration::from_millis(100),
         grace: Duration::from_secs(0),
+        demand: Duration::from_secs(1),
         ..Timing::default()
     }
 }
@@ -442,7 +443,7 @@ async fn search<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
         if let Some(found) = look().await {
             return found;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -1,6 +1,7 @@
 //! The API server under the stage: the embedded one, fresh for each stage, or one that a kubeconfig names, swept for each.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use agentcube_api::sandbox::{Sandbox, SandboxPool};
 use agentcube_apiserver::Server;
@@ -14,6 +15,11 @@ use serde_json::json;
 
 use super::{NAMESPACE, until};
 
+/// Made once: that takes longer than most cases.
+static DEFINITIONS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(|| {
+    agentcube_api::crds().into_iter().filter(|crd| crd.spec.group == "sandbox.fast.io").collect()
+});
+
 /// The kubeconfig of the server to be used; the embedded one if there is none.
 static KUBECONFIG: Mutex<Option<PathBuf>> = Mutex::new(None);
 
@@ -21,6 +27,11 @@ static KUBECONFIG: Mutex<Option<PathBuf>> = Mutex::new(None);
 #[allow(dead_code, reason = "for the suite on kube-apiserver")]
 pub(crate) fn use_server(kubeconfig: PathBuf) {
     *KUBECONFIG.lock() = Some(kubeconfig);
+}
+
+/// Whether stages have a server each, and do not meet.
+pub(crate) fn is_own() -> bool {
+    KUBECONFIG.lock().is_none()
 }
 
 /// A client, and the server if it is this stage's own.
@@ -42,9 +53,8 @@ pub(super) async fn open() -> (Client, Option<Server>) {
 
 async fn install(client: &Client) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let definitions = agentcube_api::crds().into_iter().filter(|crd| crd.spec.group == "sandbox.fast.io");
-    for definition in definitions {
-        match api.create(&PostParams::default(), &definition).await {
+    for definition in &*DEFINITIONS {
+        match api.create(&PostParams::default(), definition).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 409 => continue,
             Err(error) => panic!("{error}"),

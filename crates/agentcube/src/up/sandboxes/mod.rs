@@ -15,7 +15,7 @@ use agentcube_runtime::Handlers;
 use agentcube_runtime::image::Store;
 use agentcube_runtime::spawner::Handle;
 use agentcube_runtime::spec::Mount;
-use agentcube_sandbox::{Controllers, OneToken, Options, Timing};
+use agentcube_sandbox::{Controllers, Log, OneToken, Options, Timing};
 use kube::Client;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -44,18 +44,20 @@ pub(super) struct Sandboxes {
 }
 
 impl Sandboxes {
-    /// Starts; comes back when sandboxes can be made.
+    /// Starts; comes back when sandboxes can be made. With a log, what FAST has acknowledged outlives this process.
     pub(super) async fn start(
         client: Client,
         machine: Machine,
         token: &str,
         metrics: &Registry,
-    ) -> Sandboxes {
+        log: Option<PathBuf>,
+    ) -> anyhow::Result<Sandboxes> {
+        let log = log.map(|path| Log::open(&path)).transpose()?;
         let members = Arc::new(Members::new(machine));
         // The server ends with this process, so nothing that was sent to it takes effect later than its answer.
         let timing = Timing { late: Duration::ZERO, ..Timing::default() };
         // Members are there at once: a create that finds no room waits for another one.
-        let options = Options { timing, wait_for_agent: Duration::from_secs(5), ..Options::default() };
+        let options = Options { timing, wait_for_agent: Duration::from_secs(5), log, ..Options::default() };
         let access = Arc::new(OneToken::new(token));
         let controllers = Controllers::new(client, members.clone(), access, options, metrics);
         let service = Arc::new(grpc::Served(controllers.fastpath()));
@@ -63,7 +65,7 @@ impl Sandboxes {
         let stop = CancellationToken::new();
         let running = tokio::spawn(controllers.run(stop.clone()));
         ready.await;
-        Sandboxes { members, service, stop, running }
+        Ok(Sandboxes { members, service, stop, running })
     }
 
     /// Answers what comes to the API server as gRPC.
