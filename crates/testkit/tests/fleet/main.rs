@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 use storm::Size;
 
 /// Longer than anything takes that goes right.
-const LIMIT: Duration = Duration::from_secs(1800);
+const LIMIT: Duration = Duration::from_secs(3600);
 
 const SHORT: Size = Size {
     sandboxes: 240,

@@ -121,7 +121,7 @@ async fn created(book: &Book, count: usize) -> Result<()> {
             tokio::time::sleep(LOOK).await;
         }
     };
-    tokio::time::timeout(LONG, waiting)
+    tokio::time::timeout(LONG * 5, waiting)
         .await
         .with_context(|| format!("{count} are never created: {}", book.told()))
 }
