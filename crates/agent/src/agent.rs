@@ -136,7 +136,10 @@ impl State {
                     let record = Record::new(&run, entry, &living.made);
                     match record.exit() {
                         Some(_) => keep.ended(record),
-                        None => keep.living(&living.place.container, record),
+                        None => {
+                            let patience = self.lease.goes_on_for(entry.patience());
+                            keep.living(&living.place.container, record, patience);
+                        }
                     }
                 }
             }

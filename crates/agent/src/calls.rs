@@ -292,6 +292,8 @@ impl Inner {
         if request.paused.is_none() && request.fenced.is_none() {
             return Ok(());
         }
+        // Before anything goes on the spawner has to know that the controller was heard of.
+        self.kept().await;
         let (done, answer) = oneshot::channel();
         let _gone = handle.asks.send(Ask::Freeze { paused: request.paused, fenced: request.fenced, done });
         let answer = answer.await.unwrap_or_else(|_| Err("it has ended".into()));

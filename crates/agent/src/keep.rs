@@ -24,7 +24,8 @@ const PART: usize = 4_000;
 
 enum Item {
     Note { key: String, value: Option<String> },
-    Tag { container: ContainerId, tag: String },
+    Tag { container: ContainerId, tag: String, patience: Duration },
+    Heard(Duration),
 }
 
 /// Cheap to share; the writer ends with it.
@@ -78,6 +79,7 @@ impl Keep {
         let since = now.saturating_duration_since(at);
         let at = uptime().saturating_sub(since);
         self.note(CONTACT, Some(at.as_nanos().to_string()));
+        self.push(Item::Heard(at));
     }
 
     pub(crate) fn configured(&self, request: &ConfigureRequest) {
@@ -94,9 +96,9 @@ impl Keep {
         self.note(format!("{TOMBSTONE}{number:020}/{run}"), None);
     }
 
-    /// With its container, as long as that is there.
-    pub(crate) fn living(&self, container: &ContainerId, record: Record) {
-        self.push(Item::Tag { container: container.clone(), tag: record.encode_text() });
+    /// With its container, as long as that is there. Without a controller that goes on for so long, whoever lives.
+    pub(crate) fn living(&self, container: &ContainerId, record: Record, patience: Duration) {
+        self.push(Item::Tag { container: container.clone(), tag: record.encode_text(), patience });
     }
 
     /// When its container is about to go.
@@ -143,11 +145,17 @@ async fn write(spawner: Spawner, mut items: mpsc::UnboundedReceiver<Item>, writt
     while let Some(item) = items.recv().await {
         let kept = match &item {
             Item::Note { key, value } => spawner.note(key, value.as_deref()).await,
-            Item::Tag { container, tag } => match spawner.retag(container, tag).await {
-                // It has ended by now, or never began.
-                Err(agentcube_runtime::Error::NotFound { .. }) => Ok(()),
-                other => other,
-            },
+            Item::Heard(at) => spawner.heard(*at).await,
+            Item::Tag { container, tag, patience } => {
+                match tokio::try_join!(
+                    spawner.retag(container, tag),
+                    spawner.patience(container, Some(*patience))
+                ) {
+                    // It has ended by now, or never began.
+                    Err(agentcube_runtime::Error::NotFound { .. }) => Ok(()),
+                    other => other.map(drop),
+                }
+            }
         };
         if let Err(error) = kept {
             tracing::error!("something is not kept for whoever comes after this process: {error}");
@@ -223,7 +231,7 @@ mod tests {
             match item {
                 Item::Note { key, value: Some(value) } => drop(notes.insert(key, value)),
                 Item::Note { key, value: None } => drop(notes.remove(&key)),
-                Item::Tag { .. } => {}
+                Item::Tag { .. } | Item::Heard(_) => {}
             }
         }
     }

@@ -53,6 +53,11 @@ impl Lease {
         self.sent.retain(|(known, _)| *known >= seq);
     }
 
+    /// How long after the last contact a run may go on.
+    pub(crate) fn goes_on_for(&self, recovery: Duration) -> Duration {
+        fence_after(recovery, self.dropped)
+    }
+
     /// When a run must stand still, if nothing is heard until then. None: nobody has ever said to hear us.
     pub(crate) fn fence_at(&self, recovery: Duration) -> Option<Instant> {
         self.contact?.checked_add(fence_after(recovery, self.dropped))

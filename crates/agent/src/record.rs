@@ -99,29 +99,29 @@ pub(crate) struct Record {
     #[prost(message, required, tag = "3")]
     pub(crate) made: Made,
     #[prost(int64, tag = "4")]
-    expire_unix_ms: i64,
+    pub(crate) expire_unix_ms: i64,
     #[prost(uint64, tag = "5")]
-    recovery_ms: u64,
+    pub(crate) recovery_ms: u64,
     #[prost(int64, tag = "6")]
-    started_unix_ms: i64,
+    pub(crate) started_unix_ms: i64,
     #[prost(int64, tag = "7")]
-    ended_unix_ms: i64,
+    pub(crate) ended_unix_ms: i64,
     #[prost(bool, tag = "8")]
     pub(crate) paused: bool,
     #[prost(bool, tag = "9")]
     pub(crate) fenced: bool,
     /// 0: nobody ends it.
     #[prost(uint32, tag = "10")]
-    ending: u32,
+    pub(crate) ending: u32,
     #[prost(message, optional, tag = "11")]
-    exit: Option<Ended>,
+    pub(crate) exit: Option<Ended>,
     /// Beside the rest, as it is: it may be long.
     #[prost(bytes = "vec", tag = "12")]
     pub(crate) object: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-struct Ended {
+pub(crate) struct Ended {
     #[prost(int32, tag = "1")]
     code: i32,
     #[prost(int32, optional, tag = "2")]

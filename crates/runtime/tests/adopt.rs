@@ -6,6 +6,7 @@ mod harness;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use agentcube_runtime::native::Native;
 use agentcube_runtime::spawner::{Adopted, Handle, Options, Snapshot, Spawner, State};
@@ -356,4 +357,38 @@ fn whatever_is_done_the_next_worker_finds() {
         })
         .unwrap();
     orphan.spawner.stop();
+}
+
+/// Nobody works here any more who could see to it.
+#[tokio::test]
+async fn stands_still_when_nobody_was_heard_of_for_too_long() {
+    let orphan = Orphan::start("patience");
+    let first = orphan.worker().await;
+    let _sockets = first.handle.create(sandbox_spec("pod")).await.unwrap();
+    let (stdio, _input, _read) = kept_pipe();
+    first.native.start(orphan.spec("waits", "", &["wait"]), stdio).await.unwrap();
+    let (stdio, _other_input, _other_read) = kept_pipe();
+    first.native.start(orphan.spec("patient", "", &["wait"]), stdio).await.unwrap();
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+    let now = Duration::from_secs_f64(uptime.split_whitespace().next().unwrap().parse().unwrap());
+    first.handle.patience(&id("waits"), Some(Duration::from_millis(200))).await.unwrap();
+    first.handle.patience(&id("patient"), Some(Duration::from_secs(3_600))).await.unwrap();
+    assert!(matches!(first.handle.patience(&id("missing"), None).await, Err(Error::NotFound { .. })));
+    first.handle.heard(now).await.unwrap();
+    // What was heard before says nothing new.
+    first.handle.heard(Duration::ZERO).await.unwrap();
+    drop(first);
+    let stopped = async {
+        loop {
+            let mut next = orphan.worker().await;
+            let found = next.find("waits");
+            // Without root nothing can be frozen, so it ends.
+            if found.frozen && is_root() || matches!(found.state, State::Ended(_)) && !is_root() {
+                return next;
+            }
+        }
+    };
+    let mut next = tokio::time::timeout(Duration::from_secs(60), stopped).await.unwrap();
+    let patient = next.find("patient");
+    assert!(!patient.frozen && matches!(patient.state, State::Running { .. }), "{patient:?}");
 }

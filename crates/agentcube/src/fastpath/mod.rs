@@ -69,6 +69,10 @@ pub(crate) struct Arguments {
     /// A directory that one process uses at a time: who takes it over leads at once, without waiting for the Lease
     #[arg(long)]
     data_dir: Option<PathBuf>,
+    /// Write FAST creates to a log in the data directory before they are answered: they outlive this process and their
+    /// agent, as long as no other data directory's process leads in between
+    #[arg(long, requires = "data_dir")]
+    wal: bool,
     #[command(flatten)]
     agents: Agents,
     /// How long a create waits for a new agent when all are full
@@ -159,17 +163,20 @@ struct Work {
     options: Options,
     metrics: Registry,
     front: Front,
+    /// Where the log is kept, if it is.
+    log: Option<PathBuf>,
 }
 
 impl Work {
     /// Leads until the token is cancelled, and has then stopped.
-    async fn lead(&self, stop: CancellationToken, handle: leader::Handle) {
+    async fn lead(&self, stop: CancellationToken, handle: leader::Handle) -> anyhow::Result<()> {
         let term = handle.term();
+        let log = self.log.as_deref().map(|path| place::log(path, term)).transpose()?;
         let leading = Leading::new(move || handle.is_leading());
         let fleet =
             PodFleet::start(self.client.clone(), self.pods.clone(), self.dial.clone(), stop.child_token());
-        let Some(fleet) = stop.run_until_cancelled(fleet).await else { return };
-        let options = Options { leading, term, ..self.options.clone() };
+        let Some(fleet) = stop.run_until_cancelled(fleet).await else { return Ok(()) };
+        let options = Options { leading, term, log, ..self.options.clone() };
         let (client, access) = (self.client.clone(), self.access.clone());
         let controllers = Controllers::new(client, fleet, access, options, &self.metrics);
         let (service, ready) = (controllers.fastpath(), controllers.ready());
@@ -182,6 +189,7 @@ impl Work {
         controllers.run(stop).await;
         let _ended = opening.await;
         self.front.close().await;
+        Ok(())
     }
 }
 
@@ -214,17 +222,22 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
         metrics,
         front,
         client: client.clone(),
+        log: arguments.data_dir.clone().filter(|_| arguments.wal),
     };
+    let failed = parking_lot::Mutex::new(None);
     // What was known is of no use to a process that led and leads no longer: it ends, and is started again.
     let over = shutdown.child_token();
     let leading = leader::lead_in_terms(client, election, over.clone(), async |stop, handle| {
-        work.lead(stop, handle).await;
+        *failed.lock() = work.lead(stop, handle).await.err();
         over.cancel();
     });
     leading.await?;
     stop.cancel();
     serving.await.context("the server did not end well")?;
     drop(held);
+    if let Some(error) = failed.into_inner() {
+        return Err(error);
+    }
     if shutdown.is_cancelled() {
         return Ok(Outcome::Done);
     }

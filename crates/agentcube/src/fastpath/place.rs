@@ -5,6 +5,7 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use agentcube_sandbox::Log;
 use anyhow::{Context, bail};
 
 use crate::paths::write_private;
@@ -49,6 +50,24 @@ impl Held {
     }
 }
 
+/// The log of the directory, for a leader of this term. What is in it is believed only if the last leader used this
+/// directory, too: another knows nothing of it, and may have deleted since what it would have made.
+pub(super) fn log(directory: &Path, term: u64) -> anyhow::Result<Log> {
+    let (path, record) = (directory.join("wal"), directory.join("wal.term"));
+    let failed = || format!("cannot use the log in {}", directory.display());
+    let last: Option<u64> = std::fs::read_to_string(&record).ok().and_then(|text| text.trim().parse().ok());
+    if path.exists() && last.is_none_or(|last| last + 1 != term) {
+        let aside = directory.join(format!("wal.before-term-{term}"));
+        tracing::warn!(
+            "another process led since, so what this log promised is left to what agents say: it is now {}",
+            aside.display()
+        );
+        std::fs::rename(&path, aside).with_context(failed)?;
+    }
+    write_private(&record, term.to_string().as_bytes()).with_context(failed)?;
+    Log::open(&path).with_context(failed)
+}
+
 /// No other process has the same, not even one of the same name.
 pub(super) fn identity(name: &str) -> String {
     use std::hash::{BuildHasher, RandomState};
@@ -59,6 +78,17 @@ pub(super) fn identity(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_is_believed_only_by_the_next_leader() {
+        let directory = tempfile::tempdir().unwrap();
+        let aside = |term: u64| directory.path().join(format!("wal.before-term-{term}")).exists();
+        for (term, expected) in [(3, false), (4, false), (5, false), (7, true), (8, false), (8, true)] {
+            let before = directory.path().join("wal").exists();
+            drop(log(directory.path(), term).unwrap());
+            assert_eq!(aside(term) && before, expected, "{term}");
+        }
+    }
 
     #[test]
     fn the_next_knows_the_one_before() {

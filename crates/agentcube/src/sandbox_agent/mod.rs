@@ -34,49 +34,61 @@ Sandboxes outlive the death of its worker, which is started again; they end when
 `agentcube fastpath` made, everything is said by variables.")]
 pub(crate) struct Arguments {
     /// The pool whose sandboxes it runs
-    #[arg(long, env = "AGENTCUBE_AGENT_POOL")]
+    #[arg(long, env = "AGENTCUBE_AGENT_POOL", hide_env_values = true)]
     pool: String,
     /// The namespace of the pool
-    #[arg(short, long, env = "AGENTCUBE_AGENT_NAMESPACE", default_value = "default")]
+    #[arg(short, long, env = "AGENTCUBE_AGENT_NAMESPACE", hide_env_values = true, default_value = "default")]
     namespace: String,
     /// What tells it from every other agent there ever was: the UID of its Pod
-    #[arg(long, env = "AGENTCUBE_AGENT_UID")]
+    #[arg(long, env = "AGENTCUBE_AGENT_UID", hide_env_values = true)]
     uid: String,
     /// Its name: that of its Pod [default: the UID]
-    #[arg(long, env = "AGENTCUBE_AGENT_NAME")]
+    #[arg(long, env = "AGENTCUBE_AGENT_NAME", hide_env_values = true)]
     name: Option<String>,
     /// The machine that it runs on, as its sandboxes show it
-    #[arg(long, env = "AGENTCUBE_AGENT_NODE", default_value = "")]
+    #[arg(long, env = "AGENTCUBE_AGENT_NODE", hide_env_values = true, default_value = "")]
     node: String,
     /// How many sandboxes it takes on, until the controller says otherwise
-    #[arg(long, env = "AGENTCUBE_AGENT_CAPACITY", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, env = "AGENTCUBE_AGENT_CAPACITY", hide_env_values = true, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     capacity: u32,
     /// How sandboxes are isolated: native, or an OCI runtime that is here (runc, crun, runsc)
-    #[arg(long, env = "AGENTCUBE_AGENT_RUNTIME", default_value = "native")]
+    #[arg(long, env = "AGENTCUBE_AGENT_RUNTIME", hide_env_values = true, default_value = "native")]
     runtime: String,
     /// Where to listen for the controller
-    #[arg(long, env = "AGENTCUBE_AGENT_LISTEN", default_value = "127.0.0.1:7070")]
+    #[arg(long, env = "AGENTCUBE_AGENT_LISTEN", hide_env_values = true, default_value = "127.0.0.1:7070")]
     listen: SocketAddr,
     /// The address at which ports of sandboxes are reached [default: that of --listen]
-    #[arg(long, env = "AGENTCUBE_AGENT_ADDRESS", value_name = "IP")]
+    #[arg(long, env = "AGENTCUBE_AGENT_ADDRESS", hide_env_values = true, value_name = "IP")]
     sandbox_address: Option<IpAddr>,
     /// The ports that those of sandboxes get there
     #[arg(long, value_name = "FIRST-LAST", default_value = "20000-29999")]
     sandbox_ports: Ports,
     /// The token that the controller has to show, of 16 characters or more
-    #[arg(long, env = "AGENTCUBE_AGENT_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, env = "AGENTCUBE_AGENT_TOKEN_FILE", hide_env_values = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// The certificate to show instead; read anew when it changes
-    #[arg(long, env = "AGENTCUBE_AGENT_TLS_CERT", value_name = "FILE", requires_all = ["tls_key", "client_ca"], conflicts_with = "token_file")]
+    #[arg(long, env = "AGENTCUBE_AGENT_TLS_CERT", hide_env_values = true, value_name = "FILE", requires_all = ["tls_key", "client_ca"], conflicts_with = "token_file")]
     tls_cert: Option<PathBuf>,
     /// Its private key
-    #[arg(long, env = "AGENTCUBE_AGENT_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    #[arg(
+        long,
+        env = "AGENTCUBE_AGENT_TLS_KEY",
+        hide_env_values = true,
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
     tls_key: Option<PathBuf>,
     /// Only a controller with a certificate of these authorities may call
-    #[arg(long, env = "AGENTCUBE_AGENT_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
+    #[arg(
+        long,
+        env = "AGENTCUBE_AGENT_CLIENT_CA",
+        hide_env_values = true,
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
     client_ca: Option<PathBuf>,
     /// Keep images, logs and what sandboxes write in this directory [default: as `agentcube up`, in agents/UID]
-    #[arg(long, env = "AGENTCUBE_AGENT_DATA_DIR")]
+    #[arg(long, env = "AGENTCUBE_AGENT_DATA_DIR", hide_env_values = true)]
     data_dir: Option<PathBuf>,
     /// Show this directory, read-only, to sandboxes of the image `host`; may be given several times
     #[arg(long, value_name = "DIR")]

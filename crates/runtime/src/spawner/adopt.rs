@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -106,6 +107,18 @@ impl Handle {
     pub async fn retag(&self, id: &ContainerId, tag: &str) -> Result<(), Error> {
         let request = Request::Retag { container: id.clone(), tag: tag.to_owned() };
         self.ask(request, Vec::new()).await.map(drop)
+    }
+
+    /// How long a container goes on after the last [`Handle::heard`]: then it stands still, or ends if it cannot, whether
+    /// or not a worker lives. `None`: for ever. To be said again after that has happened.
+    pub async fn patience(&self, id: &ContainerId, patience: Option<Duration>) -> Result<(), Error> {
+        let request = Request::Patience { container: id.clone(), patience };
+        self.ask(request, Vec::new()).await.map(drop)
+    }
+
+    /// Somebody was heard of, so long after the machine's start (`/proc/uptime`).
+    pub async fn heard(&self, at: Duration) -> Result<(), Error> {
+        self.ask(Request::Heard(at), Vec::new()).await.map(drop)
     }
 
     /// Copies of what is kept of a container's descriptors, in the order in which they were given.

@@ -1,6 +1,7 @@
 //! The life of containers, as the spawner keeps it: cloned, executed, ended, removed.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
@@ -44,6 +45,8 @@ pub(super) struct Container {
     pub(super) frozen: bool,
     /// It was killed while it stood still.
     pub(super) killed: bool,
+    /// How long it goes on after somebody was last heard of.
+    pub(super) patience: Option<Duration>,
     /// Processes that are not reaped yet, the first among them.
     pub(super) processes: usize,
     pub(super) removal: Option<Removal>,
@@ -102,6 +105,7 @@ impl Server<'_> {
             freezer: None,
             frozen: false,
             killed: false,
+            patience: None,
             processes: 0,
             removal: None,
         };

@@ -99,6 +99,11 @@ fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         prop::option::of(after()).prop_map(|after| Request::Adopt { after }),
         (container(), tag()).prop_map(|(container, tag)| Request::Retag { container, tag }),
+        (container(), any::<Option<u32>>()).prop_map(|(container, seconds)| Request::Patience {
+            container,
+            patience: seconds.map(|seconds| std::time::Duration::from_secs(seconds.into())),
+        }),
+        any::<u32>().prop_map(|seconds| Request::Heard(std::time::Duration::from_secs(seconds.into()))),
         (".{0,9}", prop::option::of(".{0,9}")).prop_map(|(key, value)| Request::Note { key, value }),
         container().prop_map(Request::Kept),
         sandbox().prop_map(|spec| Request::Sockets(spec.id)),

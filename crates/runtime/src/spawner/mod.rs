@@ -16,6 +16,7 @@ mod handle;
 mod notes;
 mod oci;
 mod page;
+mod patience;
 mod prepared;
 mod process;
 mod protocol;

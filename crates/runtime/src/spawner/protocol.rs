@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +81,13 @@ pub(super) enum Request {
         key: String,
         value: Option<String>,
     },
+    /// How long a container goes on after somebody was last heard of.
+    Patience {
+        container: ContainerId,
+        patience: Option<Duration>,
+    },
+    /// Somebody was heard of, so long after the machine's start.
+    Heard(Duration),
     /// What is kept of a container's descriptors.
     Kept(ContainerId),
     /// The two sockets of a sandbox once more.

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -124,6 +125,8 @@ pub(super) struct Server<'a> {
     /// There may be children that nobody knows.
     pub(super) strays: bool,
     pub(super) notes: Notes,
+    /// When somebody was last heard of, since the machine's start.
+    pub(super) heard: Option<Duration>,
     /// The highest number that anybody has asked with.
     pub(super) last: u64,
     pub(super) unsent: VecDeque<Packet>,
@@ -163,6 +166,7 @@ impl<'a> Server<'a> {
             next_internal: u64::MAX >> 2,
             strays: false,
             notes: Notes::default(),
+            heard: None,
             last: 0,
             unsent: VecDeque::new(),
             wants_room: false,
@@ -177,11 +181,13 @@ impl<'a> Server<'a> {
             let prepare = self.factory.wants_more();
             let timeout =
                 match (prepare || !self.waiting.is_empty(), self.busy.is_empty() && self.late.is_empty()) {
-                    (true, _) => Some(&AT_ONCE),
-                    (false, false) => Some(&RETRY),
-                    (false, true) => None,
+                    (true, _) => Some(AT_ONCE),
+                    (false, false) => Some(RETRY),
+                    (false, true) => self.until_impatient(),
                 };
-            rustix::io::retry_on_intr(|| epoll::wait(&self.epoll, spare_capacity(&mut events), timeout))?;
+            rustix::io::retry_on_intr(|| {
+                epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref())
+            })?;
             for event in &events {
                 match Token::unpack(event.data) {
                     Token::Socket => {
@@ -197,6 +203,7 @@ impl<'a> Server<'a> {
             self.reap_strays();
             self.retry_busy();
             self.retry_late();
+            self.lose_patience();
             if let Some((id, spec)) = self.waiting.pop_front() {
                 self.make_sandbox(id, &spec);
             } else if prepare && events.is_empty() {
@@ -283,6 +290,8 @@ impl<'a> Server<'a> {
             Request::Adopt { after } => self.adopted(after.as_ref()),
             Request::Retag { container, tag } => self.retag(&container, tag),
             Request::Note { key, value } => self.note(key, value),
+            Request::Patience { container, patience } => self.set_patience(&container, patience),
+            Request::Heard(at) => self.heard(at),
             Request::Kept(container) => self.kept(&container),
             Request::Sockets(sandbox) => self.sockets(&sandbox),
         };

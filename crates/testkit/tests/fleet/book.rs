@@ -108,12 +108,16 @@ impl Book {
 
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let wrong = self.wrong.lock();
-        anyhow::ensure!(
-            wrong.is_empty(),
-            "{} wrong, first:\n{}",
-            wrong.len(),
-            wrong[..wrong.len().min(10)].join("\n")
-        );
+        let mut kinds: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for one in wrong.iter() {
+            let kind =
+                one.split(':').next().unwrap_or_default().trim_end_matches(|c: char| c.is_ascii_digit());
+            kinds.entry(kind.to_owned()).or_default().push(one);
+        }
+        let told = kinds.iter().map(|(kind, all)| {
+            format!("{} x {kind}:\n  {}", all.len(), all[..all.len().min(4)].join("\n  "))
+        });
+        anyhow::ensure!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), told.collect::<Vec<_>>().join("\n"));
         Ok(())
     }
 

@@ -64,7 +64,8 @@ impl Client {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        tokio::time::timeout(LONG, asking).await.context("it is never answered")
+        // As long as a create may be under way, what is unknown is not said to be gone: 90 s after each controller's start.
+        tokio::time::timeout(LONG * 5, asking).await.context("it is never answered")
     }
 
     pub(crate) async fn create(&self, request: CreateRequest) -> Result<Result<CreateResponse, Status>> {
@@ -172,10 +173,8 @@ impl Worker {
                 Ok(made) => {
                     return Ok(self.book.acknowledge(&name, mode, &made.agent_pod, &made.run_id, &before));
                 }
-                // What became of the first try under this name is not ours; the next has another.
-                Err(status) if [Code::AlreadyExists, Code::FailedPrecondition].contains(&status.code()) => {
-                    self.client.delete(&name).await?;
-                }
+                // What became of the first try under this name is not ours; the next has another. It goes in the end.
+                Err(status) if [Code::AlreadyExists, Code::FailedPrecondition].contains(&status.code()) => {}
                 Err(status) => bail!("create {name}: {status}"),
             }
         }

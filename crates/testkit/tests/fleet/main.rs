@@ -22,10 +22,10 @@ use anyhow::{Context, Result};
 use storm::Size;
 
 /// Longer than anything takes that goes right.
-const LIMIT: Duration = Duration::from_secs(1800);
+const LIMIT: Duration = Duration::from_secs(3600);
 
 const SHORT: Size = Size {
-    sandboxes: 240,
+    sandboxes: 160,
     clients: 6,
     controller_kills: 4,
     worker_kills: 2,
@@ -71,7 +71,8 @@ async fn run(options: &Options, size: Size, report: &mut Report) {
     trials! {
         "an agent alone: what it runs outlives its worker, and nothing its keeper" => alone::outlives(&program),
         "an agent alone: what it refuses, and what it says" => alone::refuses(&program),
-        "a campaign: controllers and agents are killed" => storm::campaign(&program, size),
+        "a campaign: the controller, which has a log, and agents are killed" => storm::campaign(&program, size, 1),
+        "a campaign: controllers, of which one stands by, and agents are killed" => storm::campaign(&program, size, 2),
         "the API server is away: FAST creates go on" => storm::away(&program, size),
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Settings {
     /// Times of the protocol that are not the usual ones.
     pub(crate) timing: Vec<(&'static str, Duration)>,
     pub(crate) controllers: usize,
+    /// FAST creates are written to a log first.
+    pub(crate) logged: bool,
 }
 
 impl Settings {
@@ -160,6 +162,7 @@ impl World {
         let words = words.chain(["--token-file", path(&token)?, "--agent-token-file", path(&token)?]);
         let words = words.chain(["--agent-port", &port, "--agent-image", "agentcube:test"]);
         let mut words: Vec<String> = words.chain(["--log", "info"]).map(str::to_owned).collect();
+        words.extend(self.settings.logged.then(|| "--wal".to_owned()));
         for (name, duration) in &self.settings.timing {
             words.extend(["--timing".to_owned(), format!("{name}={}", go(*duration))]);
         }
