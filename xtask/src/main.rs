@@ -111,6 +111,7 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
             setup::envoy::run(settings)?;
             setup::protocols::run(settings)?;
             setup::proxy::run(settings)?;
+            setup::containerd::run(settings)?;
             setup::oci::run(settings).map(|()| true)
         }
         Command::Gen { check } => generate::run(settings, check),

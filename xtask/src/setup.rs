@@ -1,6 +1,8 @@
 //! Obtains a real Kubernetes control plane: built once from its Go modules into the cache, by version.
 //! A build that was interrupted never counts: programs are built under another name and then renamed.
 
+pub(crate) mod containerd;
+mod debian;
 pub(crate) mod envoy;
 pub(crate) mod oci;
 pub(crate) mod protocols;

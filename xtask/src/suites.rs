@@ -24,6 +24,8 @@ enum Need {
     Kubernetes,
     /// `runc`, `crun` and `runsc`.
     OciRuntimes,
+    /// `containerd`, its shim and its client.
+    Containerd,
     /// The definitions of Envoy Gateway and of the Gateway API.
     EnvoyDefinitions,
     /// The official clients and servers of MCP and A2A.
@@ -74,6 +76,15 @@ const SUITES: &[Suite] = &[
             "oci_kept",
         ]],
         needs: &[Need::OciRuntimes],
+    },
+    Suite {
+        name: "containerd",
+        about: "containers by a containerd of its own, and the janitor that looks after them (as root)",
+        runs: &[
+            &["-p", "agentcube-containerd", "--features", "containerd-tests", "--test", "containerd"],
+            &["-p", "agentcube-janitor", "--features", "containerd-tests", "--test", "janitor"],
+        ],
+        needs: &[Need::Containerd],
     },
     Suite {
         name: "conformance",
@@ -225,6 +236,11 @@ pub(crate) fn run(settings: &Settings, only: Option<&str>) -> Result<bool> {
         && let Err(error) = setup::oci::run(settings)
     {
         summary.push(format!("SKIPPED: containers by some OCI runtimes: {error:#}"));
+    }
+    if needed(Need::Containerd)
+        && let Err(error) = setup::containerd::run(settings)
+    {
+        summary.push(format!("SKIPPED: containers by containerd: {error:#}"));
     }
     if needed(Need::ProtocolClients)
         && let Err(error) = setup::protocols::run(settings)

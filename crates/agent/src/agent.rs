@@ -178,7 +178,7 @@ impl Inner {
             table.keep();
         }
         Ok(Inner {
-            images: Images::new(parts.images.clone()),
+            images: Images::new(parts.images.clone(), runtime.clone()),
             logs: Logs::new(directory.clone()),
             version: watch::Sender::new(table.version()),
             state: Mutex::new(State { table, lease: Lease::new(options.dropped), runs: HashMap::new() }),

@@ -19,7 +19,7 @@ use crate::agent::{Agent, Inner, unix_ms};
 use crate::machine::Ending;
 use crate::run::{Ask, Handle, Outcome, Task, micros};
 use crate::table::{Admitted, Order, Run};
-use crate::{describe, exec, limits, logs};
+use crate::{describe, exec, labels, limits, logs};
 
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_READY: Duration = Duration::from_secs(60);
@@ -198,16 +198,22 @@ impl Inner {
             {
                 keep.contact(at, tokio::time::Instant::now().into_std());
             }
+            let mut objects = Vec::new();
             for confirmed in request.confirmed.iter().take(MOST_CONFIRMED) {
-                if limits::run_id(&confirmed.run_id).is_ok() && confirmed.uid.len() <= 128 {
-                    state.table.confirm(&confirmed.run_id, &confirmed.uid);
+                let (run, uid) = (&confirmed.run_id, &confirmed.uid);
+                if limits::run_id(run).is_ok() && uid.len() <= 128 && state.table.confirm(run, uid) {
+                    let living = state.runs.get(run).and_then(|run| run.living.get());
+                    objects.extend(living.map(|living| (living.clone(), uid.clone())));
                 }
             }
-            Ok(())
+            Ok(objects)
         });
         self.kept().await;
-        if let Err(refusal) = checked {
-            return Ok(self.read(|state| SyncResponse { refusal: Some(refusal), ..state.table.header() }));
+        match checked {
+            Ok(objects) => labels::write_objects(objects),
+            Err(refusal) => {
+                return Ok(self.read(|state| SyncResponse { refusal: Some(refusal), ..state.table.header() }));
+            }
         }
         if known != 0 {
             let patience = Duration::from_millis(request.wait_ms.into()).min(LONGEST_WAIT);

@@ -1,7 +1,7 @@
 //! From an order to what a runtime is told. Pure: nothing here touches the machine. What cannot work is refused with
 //! words before anything is made for it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use agentcube_api::Quantity;
@@ -13,7 +13,7 @@ use agentcube_runtime::{ContainerId, ContainerSpec, SandboxId};
 
 use crate::images::Loaded;
 use crate::network::Identity;
-use crate::{Options, limits};
+use crate::{Options, labels, limits};
 
 /// What a program finds if nobody says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -57,6 +57,8 @@ impl Shape {
 pub(crate) struct Wanted {
     pub(crate) shape: Shape,
     pub(crate) who: Identity,
+    /// Of its object, if there is one already.
+    pub(crate) uid: String,
     pub(crate) ports: Vec<u16>,
     pub(crate) command: Vec<String>,
     pub(crate) args: Vec<String>,
@@ -96,6 +98,7 @@ pub(crate) fn read(request: &StartRequest, options: &Options) -> Result<Wanted, 
         user: spec.run_as_user,
         image: spec.image,
     };
+    let uid = claim.uid;
     let who = Identity {
         namespace: claim.namespace,
         name: claim.name,
@@ -107,7 +110,7 @@ pub(crate) fn read(request: &StartRequest, options: &Options) -> Result<Wanted, 
     let ports = spec.ports.iter().filter_map(|port| u16::try_from(*port).ok()).collect();
     let working_dir = Some(spec.working_dir).filter(|path| !path.is_empty());
     let (command, args, files) = (spec.command, spec.args, spec.files);
-    Ok(Wanted { shape, who, ports, command, args, envs, working_dir, files })
+    Ok(Wanted { shape, who, uid, ports, command, args, envs, working_dir, files })
 }
 
 /// Nothing, and none at all, are the same: no limit.
@@ -262,6 +265,7 @@ pub(crate) fn container(
         terminal: false,
         files: Vec::new(),
         tag: String::new(),
+        labels: BTreeMap::new(),
     }
 }
 
@@ -278,6 +282,7 @@ pub(crate) fn describe(
     spec.args = arguments(wanted, config)?;
     spec.env = environment(wanted, config, &home);
     spec.cwd = directory(wanted, config);
+    spec.labels = labels::of(wanted, place, options);
     let files = wanted.files.iter().enumerate().map(|(number, file)| Mount {
         target: file.path.clone().into(),
         source: Source::Bind(place.file(number)),

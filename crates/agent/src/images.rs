@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agentcube_runtime::image::{Accounts, HOST, Held, Image, Reference, Store};
+use agentcube_runtime::Runtime;
+use agentcube_runtime::image::{Accounts, HOST, Held, Image, Reference, Source, Store};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
@@ -20,7 +21,7 @@ const MOST_KNOWN: usize = 1_024;
 pub(crate) struct Loaded {
     pub(crate) image: Image,
     pub(crate) accounts: Accounts,
-    _held: Held,
+    _held: Option<Held>,
 }
 
 type Pull = Shared<BoxFuture<'static, Result<Arc<Loaded>, String>>>;
@@ -28,6 +29,8 @@ type Pull = Shared<BoxFuture<'static, Result<Arc<Loaded>, String>>>;
 #[derive(Clone)]
 pub(crate) struct Images {
     store: Store,
+    /// May have images of its own, instead of the store's.
+    runtime: Arc<dyn Runtime>,
     known: Arc<Mutex<Known>>,
 }
 
@@ -38,8 +41,8 @@ struct Known {
 }
 
 impl Images {
-    pub(crate) fn new(store: Store) -> Self {
-        Self { store, known: Arc::default() }
+    pub(crate) fn new(store: Store, runtime: Arc<dyn Runtime>) -> Self {
+        Self { store, runtime, known: Arc::default() }
     }
 
     /// The image of that name. Dropping this does not end a pull that others may wait for, too.
@@ -48,6 +51,9 @@ impl Images {
             && at.elapsed() < FRESH
         {
             return Ok(loaded.clone());
+        }
+        if let Some(source) = self.runtime.images() {
+            return self.of_runtime(source, name).await;
         }
         let reference = Reference::parse(name).map_err(|error| error.to_string())?;
         if let Some(loaded) = self.present(name, reference.clone()).await? {
@@ -58,12 +64,29 @@ impl Images {
 
     /// The image of that name if it is here; it is not fetched.
     pub(crate) async fn held(&self, name: &str) -> Option<Arc<Loaded>> {
+        if let Some(source) = self.runtime.images() {
+            return self.of_runtime(source, name).await.ok();
+        }
         let reference = Reference::parse(name).ok()?;
         self.present(name, reference).await.ok()?
     }
 
+    async fn of_runtime(&self, source: &dyn Source, name: &str) -> Result<Arc<Loaded>, String> {
+        let (image, accounts) = source.get(name).await.map_err(|error| error.to_string())?;
+        let loaded = Arc::new(Loaded { image, accounts, _held: None });
+        self.known.lock().remember(name, loaded.clone());
+        Ok(loaded)
+    }
+
     /// The names by which images can be had at once.
     pub(crate) async fn names(&self) -> Vec<String> {
+        if let Some(source) = self.runtime.images() {
+            let names = source.names().await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot list the images");
+                Vec::new()
+            });
+            return names.into_iter().take(MOST_KNOWN).collect();
+        }
         let store = self.store.clone();
         let listed = tokio::task::spawn_blocking(move || store.list()).await;
         let mut names: BTreeSet<String> = self.known.lock().loaded.keys().cloned().collect();
@@ -123,7 +146,7 @@ impl Known {
 fn load(store: &Store, image: Image) -> Result<Arc<Loaded>, agentcube_runtime::image::Error> {
     let held = store.hold(&image)?;
     let accounts = Accounts::read(&image.root);
-    Ok(Arc::new(Loaded { image, accounts, _held: held }))
+    Ok(Arc::new(Loaded { image, accounts, _held: Some(held) }))
 }
 
 fn begin(images: Images, name: String, reference: Reference) -> Pull {

@@ -9,6 +9,7 @@ mod describe;
 mod exec;
 mod images;
 mod keep;
+mod labels;
 mod lease;
 mod limits;
 mod logs;

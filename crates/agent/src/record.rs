@@ -79,6 +79,7 @@ impl Made {
         Wanted {
             shape,
             who,
+            uid: claim.uid.clone(),
             ports: self.ports.iter().filter_map(|port| u16::try_from(*port).ok()).collect(),
             command: Vec::new(),
             args: Vec::new(),

@@ -345,15 +345,17 @@ impl Table {
         }
     }
 
-    /// The object of a run exists: there is no need to keep it. This is no news for whoever says it.
-    pub(crate) fn confirm(&mut self, run: &str, uid: &str) {
-        if let Some(entry) = self.runs.get_mut(run)
-            && (entry.claim.uid != uid || !entry.object.is_empty())
-        {
-            entry.claim.uid = uid.to_owned();
-            entry.object = Vec::new();
-            self.note(|| Changed::Run(run.to_owned()));
+    /// The object of a run exists: there is no need to keep it. This is no news for whoever says it. True if it was
+    /// not known before.
+    pub(crate) fn confirm(&mut self, run: &str, uid: &str) -> bool {
+        let Some(entry) = self.runs.get_mut(run) else { return false };
+        if entry.claim.uid == uid && entry.object.is_empty() {
+            return false;
         }
+        let before = std::mem::replace(&mut entry.claim.uid, uid.to_owned());
+        entry.object = Vec::new();
+        self.note(|| Changed::Run(run.to_owned()));
+        before != uid
     }
 
     /// Something that is told besides runs has changed.

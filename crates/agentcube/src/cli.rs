@@ -4,8 +4,9 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::{
-    apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, fastpath, get, image, invoke, logs,
-    port_forward, router, sample_agent, sandbox, sandbox_agent, sessions, status, token, up, version,
+    apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, fastpath, get, image, invoke,
+    janitor, logs, port_forward, router, sample_agent, sandbox, sandbox_agent, sessions, status, token, up,
+    version,
 };
 
 /// Clients of ours say themselves what goes wrong.
@@ -79,6 +80,8 @@ pub(crate) enum Command {
     Fastpath(Box<fastpath::Arguments>),
     /// Run the sandboxes of a pool on this machine, for a controller elsewhere
     SandboxAgent(Box<sandbox_agent::Arguments>),
+    /// Remove what agents of sandboxes have left in the containerd of this machine
+    Janitor(janitor::Arguments),
     /// Print a completion script for a shell
     #[command(after_help = "Examples:
   agentcube completion bash > /etc/bash_completion.d/agentcube

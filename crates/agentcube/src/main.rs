@@ -18,6 +18,7 @@ mod get;
 mod guests;
 mod image;
 mod invoke;
+mod janitor;
 mod logs;
 mod manifest;
 mod memory;
@@ -103,6 +104,7 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Apiserver(arguments) => large(apiserver::run(arguments)),
         Command::Fastpath(arguments) => large(fastpath::run(*arguments, environment)),
         Command::Router(arguments) => large(router::run(arguments, environment)),
+        Command::Janitor(arguments) => small(janitor::run(arguments, environment)),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "agentcube", &mut script);

@@ -132,6 +132,15 @@ pub trait Runtime: Send + Sync {
         let message = format!("the runtime of container {id} cannot freeze it");
         Box::pin(std::future::ready(Err(Error::Unsupported(message))))
     }
+    /// Changes a label of a container that is there. Runtimes that keep none have nothing to change.
+    fn label<'a>(&'a self, id: &'a ContainerId, label: &'a str, value: &'a str) -> Answer<'a, ()> {
+        let _ = (id, label, value);
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// The images of this runtime, if it has its own instead of the node's.
+    fn images(&self) -> Option<&dyn image::Source> {
+        None
+    }
 }
 
 /// The runtimes of a node by the handler of a RuntimeClass; the empty handler is the default.

@@ -1,6 +1,6 @@
 //! What to run, in words that every runtime understands. Data only: nothing here touches the machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -100,6 +100,9 @@ pub struct ContainerSpec {
     pub files: Vec<File>,
     /// Kept with the container for whoever adopts it, and read by nobody else. At most [`LONGEST_TAG`] bytes.
     pub tag: String,
+    /// Written down with the container by runtimes that keep labels, which is where others find out whose it is.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The most bytes of a tag.
@@ -181,6 +184,8 @@ pub enum Root {
     Directory(PathBuf),
     /// This machine's own programs and libraries, read-only, and these directories besides.
     Host { also: Vec<PathBuf> },
+    /// An image that the runtime itself has unpacked, by the name that it has for that.
+    Snapshot(String),
 }
 
 /// Who runs. Numbers only: names are looked up in the image by whoever makes the spec.

@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     /// How many sandboxes it takes on, until the controller says otherwise
     #[arg(long, env = "AGENTCUBE_AGENT_CAPACITY", hide_env_values = true, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     capacity: u32,
-    /// How sandboxes are isolated: native, or an OCI runtime that is here (runc, crun, runsc)
+    /// How sandboxes are isolated: native, an OCI runtime that is here (runc, crun, runsc), or containerd
     #[arg(long, env = "AGENTCUBE_AGENT_RUNTIME", hide_env_values = true, default_value = "native")]
     runtime: String,
     /// Where to listen for the controller
@@ -96,6 +96,24 @@ pub(crate) struct Arguments {
     /// Look for runc, crun and runsc in this directory before those of PATH; may be given several times
     #[arg(long, value_name = "DIR")]
     oci_runtime_dir: Vec<PathBuf>,
+    /// containerd's socket, for the runtime containerd: images are its own, and the process has to see its processes
+    #[arg(
+        long,
+        env = "AGENTCUBE_AGENT_CONTAINERD",
+        hide_env_values = true,
+        value_name = "FILE",
+        default_value = "/run/containerd/containerd.sock"
+    )]
+    containerd: PathBuf,
+    /// The namespace of containerd in which images are, and containers will be
+    #[arg(
+        long,
+        env = "AGENTCUBE_AGENT_CONTAINERD_NAMESPACE",
+        hide_env_values = true,
+        value_name = "NAME",
+        default_value = "agentcube"
+    )]
+    containerd_namespace: String,
     /// No sandbox reaches anything outside
     #[arg(long)]
     no_egress: bool,

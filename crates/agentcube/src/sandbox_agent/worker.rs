@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use agentcube_agent::serve::{Access, serve};
 use agentcube_agent::{Agent, Options, Parts};
+use agentcube_api::labels::RUNTIME_AGENT_UID;
+use agentcube_containerd::Containerd;
 use agentcube_node::network::{self, Egress, Network};
+use agentcube_runtime::ContainerId;
 use agentcube_runtime::image::{self, Store};
 use agentcube_runtime::keeper;
 use agentcube_runtime::native::Native;
-use agentcube_runtime::spawner::Handle;
+use agentcube_runtime::spawner::{Handle, Snapshot};
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -26,6 +29,7 @@ use crate::up::cluster::program_mount;
 use crate::up::runtimes;
 
 const NATIVE: &str = "native";
+const CONTAINERD: &str = "containerd";
 /// Of sandboxes, and of nothing else on any network: addresses for benchmarks of devices.
 const SANDBOXES: &str = "198.18.0.0/16";
 const SERVICES: &str = "198.19.0.0/16";
@@ -48,9 +52,14 @@ async fn work(
     environment: &Environment,
 ) -> anyhow::Result<Outcome> {
     let shutdown = shutdown()?;
-    let (spawner, snapshot) = inherited.adopt().await.context("cannot take over the spawner")?;
+    let (spawner, mut snapshot) = inherited.adopt().await.context("cannot take over the spawner")?;
     let data = arguments.data_dir(environment).canonicalize().context("the data directory is gone")?;
-    let parts = parts(arguments, &spawner, &data, environment)?;
+    let mut parts = parts(arguments, &spawner, &data, environment)?;
+    if arguments.runtime == CONTAINERD {
+        let runtime = Box::pin(containerd(arguments, &spawner, &data, &mut snapshot)).await;
+        let runtime = runtime.with_context(|| format!("--containerd {}", arguments.containerd.display()))?;
+        parts.runtimes.insert(CONTAINERD.to_owned(), Arc::new(runtime));
+    }
     let agent = Agent::resume(options(arguments)?, parts, snapshot).await?;
     let access = match arguments.credentials()? {
         Credentials::Token(token) => Access::Token(token),
@@ -71,6 +80,28 @@ async fn work(
     stop.cancel();
     serving.await.context("the server did not end well")??;
     Ok(Outcome::Done)
+}
+
+/// The runtime, with what it runs for the worker before us; what an agent of this UID before our keeper has left there
+/// is removed.
+async fn containerd(
+    arguments: &Arguments,
+    spawner: &Handle,
+    data: &Path,
+    snapshot: &mut Option<Snapshot>,
+) -> Result<Containerd, agentcube_runtime::Error> {
+    let options = agentcube_containerd::Options {
+        namespace: arguments.containerd_namespace.clone(),
+        ..agentcube_containerd::Options::new(&arguments.containerd, data.join("containerd"))
+    };
+    let runtime = Containerd::connect(options, spawner.clone()).await?;
+    if let Some(snapshot) = snapshot {
+        runtime.adopt(snapshot).await?;
+    }
+    let held = snapshot.iter().flat_map(|snapshot| &snapshot.containers);
+    let held: Vec<ContainerId> = held.map(|held| held.id.clone()).collect();
+    runtime.sweep(RUNTIME_AGENT_UID, &arguments.uid, &held).await?;
+    Ok(runtime)
 }
 
 fn options(arguments: &Arguments) -> anyhow::Result<Options> {

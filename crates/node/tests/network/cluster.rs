@@ -172,6 +172,7 @@ impl Cluster {
             terminal: false,
             files: Vec::new(),
             tag: String::new(),
+            labels: Default::default(),
         };
         let (read, write) = rustix::pipe::pipe().unwrap();
         rustix::io::ioctl_fionbio(&read, true).unwrap();

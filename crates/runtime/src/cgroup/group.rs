@@ -37,10 +37,10 @@ impl Group {
         Self { version, hierarchies, freezers: freezers.to_vec(), name: name.to_owned() }
     }
 
-    /// Where its processes can be frozen; `None` if this machine does not let us.
-    pub(crate) fn freezer(&self) -> Option<Freezer> {
+    /// Where its processes, or those of another group, can be frozen; `None` if this machine does not let us.
+    pub(crate) fn freezer(&self, of: Option<&Path>) -> Option<Freezer> {
         match self.version {
-            Version::V2 => Freezer::of_group(self.first()?),
+            Version::V2 => Freezer::of_group(of.or(self.first())?),
             Version::V1 => self.freezers.iter().find_map(|place| place.group(&self.name)),
         }
     }

@@ -114,7 +114,7 @@ impl Tree {
         if group.first().is_none() || group.create(&crate::spec::Resources::default()).is_err() {
             return false;
         }
-        let freezer = group.freezer();
+        let freezer = group.freezer(None);
         let _ = freezer.as_ref().map(Freezer::remove);
         let _ = group.remove();
         freezer.is_some()

@@ -40,6 +40,11 @@ impl Accounts {
         Self { accounts: accounts(&read(root, "etc/passwd")), groups: read(root, "etc/group") }
     }
 
+    /// The same of what the two files hold.
+    pub fn parse(passwd: &str, group: &str) -> Self {
+        Self { accounts: accounts(passwd), groups: group.to_owned() }
+    }
+
     /// A number needs no line.
     pub fn by_number(&self, uid: u32) -> Account {
         let known = self.accounts.iter().find(|account| account.uid == uid).cloned();
@@ -103,7 +108,14 @@ fn read(root: &Root, path: &str) -> String {
     let base = match root {
         Root::Directory(path) => path.as_path(),
         Root::Host { .. } => std::path::Path::new("/"),
+        // Only its runtime can look into it.
+        Root::Snapshot(_) => return String::new(),
     };
+    read_within(base, path, MOST_BYTES)
+}
+
+/// The beginning of a file below a directory, resolved within it: a link cannot lead out. What cannot be read is empty.
+pub fn read_within(base: &std::path::Path, path: &str, most: u64) -> String {
     let open = || -> Option<std::fs::File> {
         let base =
             rustix::fs::open(base, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -113,7 +125,7 @@ fn read(root: &Root, path: &str) -> String {
         file.metadata().is_ok_and(|meta| meta.is_file()).then_some(file)
     };
     let mut bytes = Vec::new();
-    let read = open().map(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
+    let read = open().map(|file| file.take(most).read_to_end(&mut bytes));
     match read {
         Some(Ok(_)) => String::from_utf8_lossy(&bytes).into_owned(),
         _ => String::new(),

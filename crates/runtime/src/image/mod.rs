@@ -9,6 +9,7 @@ mod credentials;
 mod decode;
 mod digest;
 mod disk;
+mod foreign;
 mod manifest;
 mod reference;
 mod registry;
@@ -21,14 +22,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use accounts::read_within;
 pub use accounts::{Account, Accounts, Unknown};
 pub use credentials::{Credentials, Keyring};
 pub use digest::Digest;
+pub use foreign::{Described, Layer, Manifest, configured, describe};
 pub use manifest::Config;
 pub use reference::Reference;
 pub use store::{Held, Options, Removed, Store};
 pub use unpack::Limits;
 
+use crate::Answer;
 use crate::spec::Root;
 
 /// The name of the image that is this machine's own file system.
@@ -85,6 +89,14 @@ pub struct Image {
     pub config: Config,
     /// The bytes of its files.
     pub size: u64,
+}
+
+/// Where images come from that no [`Store`] has.
+pub trait Source: Send + Sync {
+    /// The image of that name, and who is who in it.
+    fn get<'a>(&'a self, name: &'a str) -> Answer<'a, (Image, Accounts)>;
+    /// All names by which images can be had at once.
+    fn names(&self) -> Answer<'_, Vec<String>>;
 }
 
 /// What an import or a pull is doing.

@@ -5,21 +5,27 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::Kind;
+use super::limits::Limits;
 use super::seccomp::Seccomp;
 use crate::rootfs::{HIDDEN, READ_ONLY_PATHS};
-use crate::spec::{Capability, ContainerSpec, ExecSpec, User};
+use crate::spec::{Capability, ContainerSpec, ExecSpec, Source, User};
 
 /// What the spawner knows and a spec does not say.
 pub(crate) struct Surroundings<'a> {
     pub(crate) kind: Kind,
-    pub(crate) hostname: &'a str,
+    /// None where the namespace has it already.
+    pub(crate) hostname: Option<&'a str>,
     /// Where the sandbox's namespaces can be opened: network, host name, IPC.
     pub(crate) namespaces: [String; 3],
+    /// Where that of its processes can be; None for a new one.
+    pub(crate) processes: Option<String>,
     pub(crate) cgroup: String,
+    /// The runtime sets the limits, and not whoever has made the cgroup.
+    pub(crate) limited: bool,
     /// Limits of each process: name, current, most.
     pub(crate) limits: Vec<(&'static str, u64, u64)>,
-    /// The mounts of the spec, by number, restricted as they are to be.
-    pub(crate) staged: &'a Path,
+    /// The mounts of the spec, by number, restricted as they are to be; None: as the spec has them.
+    pub(crate) staged: Option<&'a Path>,
 }
 
 #[derive(Debug, Serialize)]
@@ -28,7 +34,8 @@ pub(crate) struct Config {
     oci_version: &'static str,
     process: Process,
     root: Root,
-    hostname: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hostname: Option<String>,
     mounts: Vec<Mount>,
     linux: Linux,
 }
@@ -82,7 +89,7 @@ struct Mount {
     #[serde(rename = "type")]
     kind: &'static str,
     source: String,
-    options: Vec<&'static str>,
+    options: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -105,10 +112,13 @@ struct Namespace {
     path: Option<String>,
 }
 
-/// Memory, processors and processes are limited by our own cgroups; only devices are left to the runtime.
+/// Memory, processors and processes are limited by our own cgroups, unless somebody else makes them; devices are always
+/// left to the runtime.
 #[derive(Debug, Serialize)]
 struct Resources {
     devices: [DeviceRule; 1],
+    #[serde(flatten)]
+    limits: Option<Limits>,
 }
 
 #[derive(Debug, Serialize)]
@@ -138,11 +148,11 @@ impl Config {
             oci_version: "1.0.2",
             process: Process::first(spec, around),
             root: Root { path: ROOT, readonly: spec.read_only_root },
-            hostname: around.hostname.to_owned(),
+            hostname: around.hostname.map(str::to_owned),
             mounts: mounts(spec, around.staged),
             linux: Linux {
                 namespaces: vec![
-                    namespace("pid", None),
+                    namespace("pid", around.processes.clone()),
                     namespace("mount", None),
                     namespace("cgroup", None),
                     namespace("network", Some(network)),
@@ -150,7 +160,10 @@ impl Config {
                     namespace("ipc", Some(ipc)),
                 ],
                 cgroups_path: around.cgroup.clone(),
-                resources: Resources { devices: [DeviceRule { allow: false, access: "rwm" }] },
+                resources: Resources {
+                    devices: [DeviceRule { allow: false, access: "rwm" }],
+                    limits: around.limited.then(|| Limits::new(&spec.resources)),
+                },
                 masked_paths: HIDDEN.to_vec(),
                 readonly_paths: READ_ONLY_PATHS.to_vec(),
                 seccomp: (spec.seccomp && around.kind.shares_kernel())
@@ -195,18 +208,25 @@ fn name(capability: &Capability) -> Option<String> {
     capability.name().map(|name| format!("CAP_{name}"))
 }
 
-fn mounts(spec: &ContainerSpec, staged: &Path) -> Vec<Mount> {
+fn mounts(spec: &ContainerSpec, staged: Option<&Path>) -> Vec<Mount> {
     let standard = STANDARD.iter().map(|&(target, kind, options)| Mount {
         destination: target.to_owned(),
         kind,
         source: kind.to_owned(),
-        options: options.to_vec(),
+        options: options.iter().map(|&option| option.to_owned()).collect(),
     });
-    let of_spec = spec.mounts.iter().enumerate().map(|(number, mount)| Mount {
-        destination: mount.target.display().to_string(),
-        kind: "bind",
-        source: staged.join(number.to_string()).display().to_string(),
-        options: vec!["rbind", "nosuid", "nodev", if mount.read_only { "ro" } else { "rw" }],
+    let of_spec = spec.mounts.iter().enumerate().map(|(number, mount)| {
+        let mode = if mount.read_only { "ro" } else { "rw" };
+        let (kind, source, mut options) = match (staged, &mount.source) {
+            (Some(staged), _) => ("bind", staged.join(number.to_string()), vec!["rbind".to_owned()]),
+            (None, Source::Bind(path)) => ("bind", path.clone(), vec!["rbind".to_owned()]),
+            (None, Source::Tmpfs { bytes }) => {
+                ("tmpfs", "tmpfs".into(), vec!["mode=1777".to_owned(), format!("size={bytes}")])
+            }
+        };
+        options.extend(["nosuid", "nodev", mode].map(str::to_owned));
+        let destination = mount.target.display().to_string();
+        Mount { destination, kind, source: source.display().to_string(), options }
     });
     standard.chain(of_spec).collect()
 }

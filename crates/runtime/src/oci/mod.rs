@@ -5,16 +5,52 @@
 //! mounts.
 
 pub(crate) mod bundle;
+mod limits;
 pub(crate) mod program;
 mod seccomp;
 
 use std::path::PathBuf;
 
+use bundle::{Config, Surroundings};
 pub use program::{Kind, Program};
 
 use crate::spawner::Handle;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec};
 use crate::{Answer, Error, Process, Runtime, Stdio, Usage};
+
+/// What somebody else who has containers made by `runc` knows of one, and its spec does not say.
+#[derive(Debug, Clone)]
+pub struct Elsewhere {
+    /// Where its namespaces can be opened: network, host name, IPC, processes.
+    pub namespaces: [String; 4],
+    /// The cgroup to make, limited as the spec says.
+    pub cgroup: String,
+    /// Files that each of its processes may have open: now, and at most.
+    pub open_files: (u64, u64),
+}
+
+impl Elsewhere {
+    fn limits(&self) -> Vec<(&'static str, u64, u64)> {
+        let (soft, hard) = self.open_files;
+        vec![("RLIMIT_NOFILE", soft, hard), ("RLIMIT_CORE", 0, 0)]
+    }
+
+    /// The `config.json` of a container, as isolated as those that are made here. Its root is `rootfs` beside it.
+    pub fn config(&self, spec: &ContainerSpec) -> serde_json::Result<Vec<u8>> {
+        let [network, host_name, ipc, processes] = self.namespaces.clone();
+        let around = Surroundings {
+            kind: Kind::Runc,
+            hostname: None,
+            namespaces: [network, host_name, ipc],
+            processes: Some(processes),
+            cgroup: self.cgroup.clone(),
+            limited: true,
+            limits: self.limits(),
+            staged: None,
+        };
+        serde_json::to_vec(&Config::new(spec, &around))
+    }
+}
 
 /// Runs containers by one OCI runtime. Needs root: see [`Oci::new`].
 #[derive(Clone)]

@@ -125,6 +125,10 @@ impl Builder<'_> {
                 reached(Step::System);
                 self.host(also)
             }
+            Root::Snapshot(name) => {
+                let message = format!("{name:?} is an image of another runtime's: this one cannot use it");
+                Err(Failure::Invalid(message))
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The life of containers, as the spawner keeps it: cloned, executed, ended, removed.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -33,6 +34,8 @@ pub(super) struct Container {
     pub(super) prepared: bool,
     /// Its program has been executed.
     pub(super) running: bool,
+    /// The cgroup of its program, if that is somebody else's.
+    pub(super) program: Option<PathBuf>,
     /// The request under whose number its end is told.
     pub(super) asked: u64,
     /// How its program has ended.
@@ -99,6 +102,7 @@ impl Server<'_> {
             first: None,
             prepared,
             running: false,
+            program: None,
             asked: id,
             exit: None,
             kept: Vec::new(),

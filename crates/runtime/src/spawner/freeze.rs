@@ -52,7 +52,7 @@ impl Server<'_> {
     fn begin_freeze(&mut self, id: u64, container: &ContainerId) -> Result<Option<Answer>, Failure> {
         let entry = self.containers.get_mut(container).filter(|entry| entry.removal.is_none());
         let entry = entry.ok_or_else(|| Failure::NotFound(What::Container, container.to_string()))?;
-        if !entry.running {
+        if !entry.running && entry.program.is_none() {
             return Err(Failure::Invalid(format!("container {:?} is not running", container.as_str())));
         }
         if entry.frozen {
@@ -65,9 +65,10 @@ impl Server<'_> {
             ));
         }
         if entry.freezer.is_none() {
-            entry.freezer = entry.group.freezer();
+            entry.freezer = entry.group.freezer(entry.program.as_deref());
         }
-        let (Some(freezer), Some(group)) = (entry.freezer.clone(), entry.group.first()) else {
+        let group = entry.program.as_deref().or(entry.group.first());
+        let (Some(freezer), Some(group)) = (entry.freezer.clone(), group) else {
             return Err(Failure::Unsupported(crate::cgroup::NO_FREEZER.to_owned()));
         };
         let (ours, theirs) = channel::pair().during(Step::Clone)?;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::unix::AsyncFd;
@@ -291,6 +292,25 @@ impl Handle {
         self.ask(Request::Prepare(Box::new(spec)), Vec::new()).await.map(drop)
     }
 
+    /// Makes a container that runs nothing: its first process waits for as long as the container is there, and its
+    /// namespaces and what is kept with it are for a program that somebody else runs ([`Handle::namespaces`]). When
+    /// the spawner ends, the kernel kills whatever is in its pid namespace.
+    pub async fn hold(&self, spec: ContainerSpec, kept: Vec<OwnedFd>) -> Result<(), Error> {
+        let (_, kept) = split(Stdio { kept, ..Stdio::default() })?;
+        self.ask(Request::Hold(Box::new(spec)), kept).await.map(drop)
+    }
+
+    /// The namespaces of a container that is held: network, host name, IPC, processes.
+    pub async fn namespaces(&self, id: &ContainerId) -> Result<[OwnedFd; 4], Error> {
+        let open = self.ask(Request::Namespaces(id.clone()), Vec::new()).await?.descriptors;
+        <[OwnedFd; 4]>::try_from(open).map_err(|_| Error::SpawnerGone)
+    }
+
+    /// Gives back a container, as [`crate::Runtime::remove`] does.
+    pub async fn release(&self, id: &ContainerId) -> Result<(), Error> {
+        self.remove_container(id).await
+    }
+
     pub(crate) async fn claim(
         &self,
         id: &ContainerId,
@@ -317,6 +337,13 @@ impl Handle {
 
     pub(crate) async fn freeze(&self, id: &ContainerId, frozen: bool) -> Result<(), Error> {
         self.ask(Request::Freeze { container: id.clone(), frozen }, Vec::new()).await.map(drop)
+    }
+
+    /// Stops a container that is held, or lets it go on, as [`crate::Runtime::freeze`] does: the processes of its
+    /// program are in a cgroup of whoever runs it.
+    pub async fn freeze_held(&self, id: &ContainerId, program: &Path, frozen: bool) -> Result<(), Error> {
+        let request = Request::FreezeHeld { container: id.clone(), program: program.to_owned(), frozen };
+        self.ask(request, Vec::new()).await.map(drop)
     }
 
     pub(crate) async fn remove_container(&self, id: &ContainerId) -> Result<(), Error> {

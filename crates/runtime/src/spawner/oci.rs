@@ -123,11 +123,13 @@ impl Server<'_> {
         let sandbox = self.sandbox_of(&entry.spec)?;
         let around = Surroundings {
             kind: program.kind,
-            hostname: &sandbox.spec.hostname,
+            hostname: Some(&sandbox.spec.hostname),
             namespaces: sandbox.namespaces.paths(),
+            processes: None,
             cgroup: entry.group.oci_path(),
+            limited: false,
             limits: self.limits(&entry.spec),
-            staged: &staged,
+            staged: Some(&staged),
         };
         let terminal = entry.spec.terminal;
         let prepare = |common: &Common<'_>| {

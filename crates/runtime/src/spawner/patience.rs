@@ -40,7 +40,9 @@ impl Server<'_> {
     fn deadlines(&self) -> impl Iterator<Item = (&ContainerId, Duration)> {
         let heard = self.heard;
         self.containers.iter().filter_map(move |(id, entry)| {
-            let awake = entry.running && !entry.frozen && entry.exit.is_none() && entry.removal.is_none();
+            // The program of one that is held is somebody else's.
+            let runs = entry.running || entry.program.is_some();
+            let awake = runs && !entry.frozen && entry.exit.is_none() && entry.removal.is_none();
             Some((id, heard?.saturating_add(entry.patience.filter(|_| awake)?)))
         })
     }

@@ -2,9 +2,11 @@
 
 use std::os::fd::OwnedFd;
 
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
 use super::channel::Packet;
 use super::child::{self, Claim};
-use super::protocol::{Failure, What};
+use super::protocol::{Answer, Failure, What};
 use super::server::Server;
 use super::{During, Step};
 use crate::spec::{ContainerId, ContainerSpec, check_files, check_tag};
@@ -12,6 +14,31 @@ use crate::spec::{ContainerId, ContainerSpec, check_files, check_tag};
 impl Server<'_> {
     pub(super) fn prepare(&mut self, id: u64, spec: Box<ContainerSpec>) {
         self.begin(id, spec, None, true, [None, None, None]);
+    }
+
+    /// Prepares a container that nobody will claim: it keeps its namespaces, and what is kept for its program.
+    pub(super) fn hold(&mut self, id: u64, spec: Box<ContainerSpec>, kept: Vec<OwnedFd>) {
+        let container = spec.id.clone();
+        self.prepare(id, spec);
+        // Not of another one of that name, which is why this one failed.
+        if let Some(entry) = self.containers.get_mut(&container).filter(|entry| entry.asked == id) {
+            entry.kept = kept;
+        }
+    }
+
+    /// Where a container that waits is; its first process is the first of its pid namespace.
+    pub(super) fn namespaces(&mut self, container: &ContainerId) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+        let entry = self.containers.get(container).filter(|entry| entry.removal.is_none());
+        let first =
+            entry.and_then(|entry| self.processes.get(&entry.first?)).filter(|first| first.is_waiting());
+        let (Some(entry), Some(first)) = (entry, first) else {
+            return Err(Failure::NotFound(What::Container, container.to_string()));
+        };
+        let mut open = self.sandbox_of(&entry.spec)?.namespaces.copies().during(Step::Namespaces)?;
+        let path = format!("/proc/{}/ns/pid", first.pid);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        open.push(openat(CWD, path, flags, Mode::empty()).during(Step::Namespaces)?);
+        Ok((Answer::Done, open))
     }
 
     /// Has a prepared container become its program, which happens once.

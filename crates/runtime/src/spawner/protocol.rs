@@ -48,6 +48,10 @@ pub(super) enum Request {
     },
     /// Natively, up to the program.
     Prepare(Box<ContainerSpec>),
+    /// The same, for a container whose program somebody else runs in its namespaces. What comes with it is kept.
+    Hold(Box<ContainerSpec>),
+    /// The namespaces of a container that waits: network, host name, IPC, processes.
+    Namespaces(ContainerId),
     /// Has a prepared container become its program.
     Claim {
         container: ContainerId,
@@ -65,6 +69,12 @@ pub(super) enum Request {
     },
     Freeze {
         container: ContainerId,
+        frozen: bool,
+    },
+    /// The same for a container that is held, whose program has its processes in this cgroup.
+    FreezeHeld {
+        container: ContainerId,
+        program: PathBuf,
         frozen: bool,
     },
     Remove(ContainerId),

@@ -52,6 +52,11 @@ impl Namespaces {
         [&self.network, &self.host_name, &self.ipc].map(|open| format!("/proc/1/fd/{}", open.as_raw_fd()))
     }
 
+    /// For whoever is to enter them from elsewhere: network, host name, IPC.
+    pub(super) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        [&self.network, &self.host_name, &self.ipc].into_iter().map(OwnedFd::try_clone).collect()
+    }
+
     fn enter_network(&self) -> io::Result<()> {
         Ok(move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))?)
     }

@@ -262,6 +262,12 @@ impl<'a> Server<'a> {
                 self.prepare(id, spec);
                 return;
             }
+            Request::Hold(spec) => {
+                self.make_waiting(&spec.sandbox);
+                self.hold(id, spec, descriptors);
+                return;
+            }
+            Request::Namespaces(container) => self.namespaces(&container),
             Request::Claim { container, program, streams } => {
                 match self.claim(id, &container, Claim { program, streams }, descriptors) {
                     Ok(()) => return,
@@ -279,6 +285,13 @@ impl<'a> Server<'a> {
                 Err(failure) => Err(failure),
             },
             Request::Freeze { container, frozen } => {
+                self.freeze(id, &container, frozen);
+                return;
+            }
+            Request::FreezeHeld { container, program, frozen } => {
+                if let Some(entry) = self.containers.get_mut(&container).filter(|entry| entry.prepared) {
+                    entry.program = Some(program);
+                }
                 self.freeze(id, &container, frozen);
                 return;
             }

@@ -195,6 +195,7 @@ fn spec(options: &Options, program: &Path, name: &str, sandbox: &SandboxId, args
         terminal: false,
         files: Vec::new(),
         tag: String::new(),
+        labels: Default::default(),
     }
 }
 

@@ -69,6 +69,7 @@ pub(crate) fn spec(options: &Options, program: &Path, name: &str, args: &[&str])
         terminal: false,
         files: Vec::new(),
         tag: String::new(),
+        labels: Default::default(),
     }
 }
 

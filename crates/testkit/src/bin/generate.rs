@@ -52,12 +52,22 @@ fn definitions(root: &Path) -> Vec<(PathBuf, String)> {
     agentcube_api::crd_files().into_iter().map(|(name, content)| (directory.join(name), content)).collect()
 }
 
-/// The messages and services of the fast path. protox reads what protoc would.
+/// Messages and services: of the fast path, and what is asked of containerd.
 fn protos(root: &Path) -> Result<Vec<(PathBuf, String)>> {
-    let home = root.join("crates/protos");
-    let set = protox::compile(["fastpath.proto", "agent.proto"], [home.join("proto")])?;
+    let mut files = code(&root.join("crates/protos"), &["fastpath.proto", "agent.proto"])?;
+    let containerd: Vec<String> = std::fs::read_dir(root.join("crates/containerd/proto"))?
+        .map(|file| Ok(file?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    files.extend(code(&root.join("crates/containerd"), &containerd)?);
+    Ok(files)
+}
+
+/// The code of a crate's protos. protox reads what protoc would.
+fn code(home: &Path, protos: &[impl AsRef<Path>]) -> Result<Vec<(PathBuf, String)>> {
+    let set = protox::compile(protos, [home.join("proto")])?;
     let made = tempfile::tempdir()?;
-    tonic_prost_build::configure().btree_map(".").out_dir(made.path()).compile_fds(set)?;
+    let builder = tonic_prost_build::configure().btree_map(".");
+    builder.out_dir(made.path()).compile_fds(set)?;
     let mut files = Vec::new();
     for file in std::fs::read_dir(made.path())? {
         let file = file?;

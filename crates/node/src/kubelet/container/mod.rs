@@ -91,6 +91,7 @@ pub(crate) fn describe(pod: &Pod, container: &Container, run: Run<'_>) -> Result
         terminal: container.tty == Some(true),
         files: Vec::new(),
         tag: String::new(),
+        labels: Default::default(),
     })
 }
 

@@ -125,6 +125,7 @@ impl Native {
             terminal: false,
             files: Vec::new(),
             tag: String::new(),
+            labels: Default::default(),
         })
     }
 }
