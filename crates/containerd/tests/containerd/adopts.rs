@@ -105,3 +105,31 @@ pub(crate) async fn the_next_start_sweeps(world: &mut World) -> Result<()> {
     second.stop().await;
     Ok(())
 }
+
+/// The fence of an agent whose worker does not come back: the spawner sees to it, and knows where the program is.
+pub(crate) async fn stands_still_when_nobody_is_heard_of(world: &mut World) -> Result<()> {
+    let node = world.node().await?;
+    let (sandbox, _sockets) = node.sandbox("pod").await?;
+    let (id, process) = node.waiting("a", &sandbox).await?;
+    let frozen = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/cgroup", process.pid)).unwrap_or_default();
+        let unified = text.lines().find_map(|line| line.strip_prefix("0::/")).map(str::to_owned);
+        let states = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter().zip(std::iter::repeat(unified));
+        let states = states.filter_map(|(top, group)| {
+            std::fs::read_to_string(std::path::Path::new(top).join(group?).join("cgroup.events")).ok()
+        });
+        let v1 = std::fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap_or_default();
+        states.into_iter().any(|state| state.contains("frozen 1")) || v1.contains(") D ")
+    };
+    ensure!(!frozen(), "it stands still already");
+    node.handle.patience(&id, Some(std::time::Duration::from_millis(10))).await?;
+    node.handle.heard(std::time::Duration::from_millis(1)).await?;
+    until("it stands still", frozen).await?;
+    ensure!(runs(process.pid), "it was killed");
+    // And dies with the agent all the same.
+    let containerd = node.containerd.clone();
+    node.stop().await;
+    until("the kernel kills it", || !runs(process.pid)).await?;
+    containerd.inventory().remove(id.as_str()).await?;
+    Ok(())
+}

@@ -42,7 +42,8 @@ const CASES: &[Case] = cases![
         refuses_another_pid_namespace;
     isolates: restricts_as_the_other_runtimes_do, limits_memory_and_processes, mounts_and_read_only_roots;
     agents: an_agent_runs_sandboxes_by_it;
-    adopts: dies_with_the_spawner, the_next_worker_goes_on, the_next_start_sweeps;
+    adopts: dies_with_the_spawner, the_next_worker_goes_on, the_next_start_sweeps,
+        stands_still_when_nobody_is_heard_of;
 ];
 
 fn main() -> ExitCode {
