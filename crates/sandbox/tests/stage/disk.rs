@@ -4,11 +4,15 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use agentcube_sandbox::{Disk, FileDisk};
 use parking_lot::{Condvar, Mutex};
 
 use super::fuse::Fuse;
+
+/// The longest that a write waits.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// What is wrong with the disk; outlives controllers.
 #[derive(Debug, Default)]
@@ -32,8 +36,11 @@ impl Trouble {
 
     fn strike(&self) -> io::Result<()> {
         let mut held = self.held.lock();
+        // A case that has failed lets nobody go on.
         while *held {
-            self.changed.wait(&mut held);
+            if self.changed.wait_for(&mut held, LONGEST).timed_out() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
         }
         if self.full.load(Ordering::SeqCst) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
