@@ -243,7 +243,7 @@ pub(crate) async fn an_open_deletion_blocks_the_name() {
     stage.weather(Weather::Down);
     let first = controller.fastpath.create_sandbox(ask(wanted("one"))).await.unwrap().into_inner();
     let agent = stage.agents.get(0);
-    assert_eq!(agent.runs(), [first.run_id.clone()]);
+    assert_eq!(agent.runs(), std::slice::from_ref(&first.run_id));
     agent.cut(true);
     controller.fastpath.delete_sandbox(ask(unwanted("one"))).await.unwrap();
     stage.weather(Weather::Fair);
