@@ -263,7 +263,7 @@ mod tests {
         assert!(found.configured.is_some_and(|it| it.capacity == 3 && it.drain));
         let runs: Vec<_> = found.tombstones.iter().map(|(number, it)| (*number, &*it.run_id)).collect();
         assert_eq!(runs, [(2, "a"), (11, "b")]);
-        assert_eq!(found.ended, [long.clone()]);
+        assert_eq!(found.ended, std::slice::from_ref(&long));
         keep.ended(Record { object: Vec::new(), ..long });
         keep.gone("r");
         keep.no_tombstone(2, "a");

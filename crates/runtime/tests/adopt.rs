@@ -391,4 +391,5 @@ async fn stands_still_when_nobody_was_heard_of_for_too_long() {
     let mut next = tokio::time::timeout(Duration::from_secs(60), stopped).await.unwrap();
     let patient = next.find("patient");
     assert!(!patient.frozen && matches!(patient.state, State::Running { .. }), "{patient:?}");
+    next.handle.stop().await;
 }

@@ -1,17 +1,32 @@
 //! GetSandbox and ListSandboxes, from memory: objects, and creates that have none yet.
 
+use std::time::Duration;
+
 use agentcube_api::Sandbox as Object;
 use agentcube_api::conditions;
 use agentcube_protos::fastpath::{ListRequest, ListResponse, Sandbox};
+use agentcube_protos::refused::retry_after;
 use kube::ResourceExt;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::core::Core;
-use crate::names::Name;
+use crate::names::{Name, RunId};
 use crate::pending::{Create, Fate};
 
 pub(super) fn get(core: &Core, name: &Name) -> Result<Sandbox, Status> {
-    find(core, name).ok_or_else(|| Status::not_found(format!("there is no sandbox {}", name.name)))
+    find(core, name).ok_or_else(|| match is_coming(core, name) {
+        true => retry_after(Code::Unavailable, "its object is about to be made", Duration::from_secs(1)),
+        false => Status::not_found(format!("there is no sandbox {}", name.name)),
+    })
+}
+
+/// Whether an earlier controller has acknowledged it, as far as anybody says, and its object is not made yet.
+fn is_coming(core: &Core, name: &Name) -> bool {
+    let adopted = core.agents.runs_of(name).into_iter().any(|run| {
+        !run.entry.object.is_empty() && !run.agent.is_condemned(&RunId::from(run.entry.run_id.as_str()))
+    });
+    let promised = core.options.log.as_ref().and_then(|log| log.of(name));
+    adopted || promised.is_some_and(|open| !open.deleted)
 }
 
 pub(super) fn find(core: &Core, name: &Name) -> Option<Sandbox> {

@@ -40,7 +40,7 @@ const WHOLE: Size = Size {
     worker_kills: 3,
     keeper_kills: 2,
     away: Duration::from_secs(60),
-    late: Duration::from_secs(90),
+    late: Duration::from_secs(15),
 };
 
 fn main() -> ExitCode {
