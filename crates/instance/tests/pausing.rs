@@ -295,7 +295,7 @@ fn each_rule_is_needed() {
     ] {
         let wanted = HasDiscoveries::AnyFailures;
         let checker =
-            Pausing { flaw, writes: 7, requests: 2 }.checker().finish_when(wanted).spawn_bfs().join();
+            Pausing { flaw, writes: 7, requests: 1 }.checker().finish_when(wanted).spawn_bfs().join();
         let found = checker.discovery("nothing stands still under a request").map(|path| path.into_actions());
         assert!(found.is_some(), "{flaw:?} does no harm");
     }
