@@ -160,10 +160,8 @@ fn bound(situation: &Situation<'_>, session: &Session, instance: &Instance) -> S
         Life::Terminating => Step::Wait { until: None, why: Why::OldInstance },
         Life::Unready | Life::Starting => Step::DeleteInstance,
         // Also if it goes on at present: whoever is about to pause it does so only if it was not woken under the
-        // number under which the session rests, and only in the version that it has seen.
-        Life::Ready | Life::Paused if session.rests.is_some() && instance.woken != session.rests => {
-            Step::Wake
-        }
+        // number under which the session rests, or a later one, and only in the version that it has seen.
+        Life::Ready | Life::Paused if instance.woken < session.rests => Step::Wake,
         Life::Paused if instance.paused => Step::Wake,
         Life::Paused => Step::Wait { until: None, why: Why::Waking },
         Life::Ready if session.rests.is_some() => Step::Resume,

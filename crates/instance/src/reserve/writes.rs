@@ -229,6 +229,8 @@ impl Writes {
     /// Has a paused instance go on, under the number under which its session rests. Also said to one that goes on: no
     /// pause under this number can follow.
     pub(super) async fn wake(&self, instance: &Instance, number: u64) -> Result<Body, Failure> {
+        // Never a lower one: a pause under the last could follow.
+        let number = instance.woken.map_or(number, |woken| woken.max(number));
         let annotations = json!({ labels::WOKEN: number.to_string() });
         self.change(instance, annotations, json!({ "paused": false })).await
     }

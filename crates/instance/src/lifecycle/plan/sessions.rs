@@ -124,10 +124,11 @@ impl<'a> Planner<'a> {
     }
 
     /// Keeps the instance of a session paused that rests. No router serves such a session before it has woken the
-    /// instance under the number of the rest, and under that number it is not paused again.
+    /// instance under the number of the rest, and under that number, or an earlier one, it is not paused again.
     fn rest(&mut self, lease: &SeenLease, instance: &SeenInstance, number: u64) {
         let record = &instance.record;
-        if record.woken != Some(number) {
+        // One that was woken under a later number was woken since what is known here of the session.
+        if record.woken < Some(number) {
             if !record.paused && matches!(record.life, Life::Ready | Life::Paused) {
                 self.push(Operation::PauseInstance { pod: instance.reference() });
             }

@@ -460,6 +460,8 @@ fn what_rests_is_woken_before_it_is_served() {
     assert_eq!(resting(&|case| case.holder().woken = Some(6)), Step::Wake);
     assert_eq!(resting(&|case| (case.holder().woken, case.holder().life) = (Some(7), Life::Paused)), waking);
     assert_eq!(resting(&|case| case.holder().woken = Some(7)), Step::Resume);
+    // Woken since what is known of the session: the write will tell.
+    assert_eq!(resting(&|case| case.holder().woken = Some(8)), Step::Resume);
     let marked = |case: &mut Case| {
         case.holder().woken = Some(7);
         case.session().releasing = true;

@@ -306,6 +306,9 @@ fn what_rests_is_paused_once_under_each_number() {
     assert_eq!(resting(60, paused).planned(), [""; 0]);
     // Woken under an older number, before it was last served.
     assert_eq!(resting(60, |it| it.record.woken = Some(40)).planned(), ["pause agent-0"]);
+    // Woken since the rest that is known here.
+    let now = |it: &mut SeenInstance| (it.record.woken, it.since) = (Some(61), it.since + secs(495));
+    assert_eq!(resting(60, now).planned(), [""; 0]);
     // Somebody is waking it just now, or was.
     let waking = |since: u64| {
         let mut bed = resting(60, |it| it.record.woken = Some(60));
