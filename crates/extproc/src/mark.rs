@@ -82,7 +82,7 @@ mod tests {
             let task = TaskId { namespace: "prod".into(), name: "chat".into(), uid: "u".into() };
             let key = key.map(|key| SessionKey::new(&key).unwrap());
             let wanted = provider::Request { task, key: key.clone(), tenant: None, which: Default::default() };
-            let instance = InstanceId { name: "chat-0".into(), uid: "p".into() };
+            let instance = InstanceId::parse("chat-0/p").unwrap();
             let mut mark = Mark::write("pick-1", &wanted, &instance);
             mark.push_str(&seen);
             let read = Mark::read(&mark).unwrap();

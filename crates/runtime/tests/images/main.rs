@@ -30,7 +30,7 @@ fn reference(name: &str) -> Reference {
 fn root(image: &Image) -> &Path {
     match &image.root {
         Root::Directory(path) => path,
-        Root::Host { .. } => panic!("this is the host"),
+        other => panic!("{other:?} is no image of ours"),
     }
 }
 
