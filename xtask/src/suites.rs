@@ -163,7 +163,16 @@ const SUITES: &[Suite] = &[
         about: "sandboxes: agents, controllers (on both servers), their log and model, death after every effect; `agentcube sandbox` on `up`; a short campaign",
         runs: &[
             &["-p", "agentcube-agent", "-p", "agentcube-sandbox"],
-            &["-p", "agentcube-testkit", "--test", "fastpath", "--test", "fleet", "--test", "sandbox_controllers"],
+            &[
+                "-p",
+                "agentcube-testkit",
+                "--test",
+                "fastpath",
+                "--test",
+                "fleet",
+                "--test",
+                "sandbox_controllers",
+            ],
         ],
         needs: &[Need::Kubernetes],
     },

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentcube_api::sandbox::SandboxPhase;
+use agentcube_api::sandbox::{FailurePolicy, SandboxPhase};
 use agentcube_api::{Sandbox, SandboxPool, conditions, labels};
 use agentcube_protos::agent::{Reason, Refusal, StartRequest, Started, Why};
 use agentcube_protos::fastpath::{ConsistencyMode, CreateRequest, CreateResponse};
@@ -473,12 +473,22 @@ fn outcome(object: &Sandbox, wait: bool, existed: bool) -> Option<Result<CreateR
                 })
             })
         }
-        phase @ (SandboxPhase::Failed | SandboxPhase::Expired | SandboxPhase::Terminating) => {
+        SandboxPhase::Lost if !is_left_as_it_is(object) => None,
+        phase @ (SandboxPhase::Failed
+        | SandboxPhase::Expired
+        | SandboxPhase::Terminating
+        | SandboxPhase::Lost) => {
             let why = ready.map(|ready| ready.message.clone()).unwrap_or_default();
             Some(Err(Status::failed_precondition(format!("it is {phase:?}: {why}"))))
         }
-        SandboxPhase::Pending | SandboxPhase::Bound | SandboxPhase::Lost => None,
+        SandboxPhase::Pending | SandboxPhase::Bound => None,
     }
+}
+
+/// Whether nobody but its owner starts it again: it ran, and its policy is to leave it.
+fn is_left_as_it_is(object: &Sandbox) -> bool {
+    let ran = object.status.as_ref().is_some_and(|status| status.started_at.is_some());
+    ran && object.spec.failure_policy == FailurePolicy::Manual
 }
 
 /// What the client is told of a refusal; none if another agent may take it.

@@ -3,6 +3,7 @@
 
 use agentcube_api::sandbox::SandboxPhase;
 use agentcube_protos::agent::Reason;
+use agentcube_protos::fastpath::CreateRequest;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::json;
@@ -116,6 +117,21 @@ pub(crate) async fn a_dead_agent_s_sandboxes_come_back_only_if_asked_to() {
     stage.sandboxes().delete("manual", &DeleteParams::default()).await.unwrap();
     stage.until_gone("manual").await;
     stage.until_at_rest(&controller).await;
+    controller.stop().await;
+}
+
+pub(crate) async fn the_same_request_hears_that_its_sandbox_is_lost() {
+    let stage = Stage::open(1).await;
+    let mut controller = stage.start().await;
+    let request = CreateRequest { request_id: "r1".into(), ..wanted("one") };
+    controller.fastpath.create_sandbox(ask(request.clone())).await.unwrap();
+    stage.until_phase("one", SandboxPhase::Running).await;
+    stage.agents.kill(0);
+    stage.until_phase("one", SandboxPhase::Lost).await;
+    // Nobody starts it again but its owner: waiting for it would last for ever.
+    let lost = controller.fastpath.create_sandbox(ask(request)).await.unwrap_err();
+    assert_eq!(lost.code(), Code::FailedPrecondition, "{lost}");
+    assert!(lost.message().contains("Lost"), "{lost}");
     controller.stop().await;
 }
 

@@ -47,6 +47,7 @@ cases! {
         strong_after_each_effect_with_the_log;
     faults: manual_waits_for_somebody, what_is_recreated_runs_elsewhere_and_the_old_run_ends,
         heard_again_it_goes_on, every_end_frees_the_slot, a_dead_agent_s_sandboxes_come_back_only_if_asked_to,
+        the_same_request_hears_that_its_sandbox_is_lost,
         a_refusal_tries_the_next_and_doubt_tries_nothing, an_object_whose_start_is_in_doubt_is_started_once,
         while_the_api_is_down_fast_creates_go_on_and_objects_follow,
         a_new_controller_makes_the_objects_that_are_missing,
