@@ -28,9 +28,7 @@ pub struct Oci {
 impl Oci {
     /// Finds the program on the path; the error says why it cannot be compared with.
     pub fn find(name: &str, root: &RootFs) -> Result<Oci> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let mut candidates = std::env::split_paths(&path).map(|directory| directory.join(name));
-        let program = candidates.find(|program| program.is_file()).context("not on the PATH")?;
+        let program = on_the_path(name)?;
         let bundles = root.beside(name)?;
         let config = config(&program, &bundles, &root.path())?;
         let state = root.beside(&format!("{name}-state"))?;
@@ -82,6 +80,13 @@ impl Oci {
         let bundle = self.bundle(number)?;
         start(self.command(number, &bundle), bundle.join("meeting/socket")).await
     }
+}
+
+/// Where a program of the machine is.
+pub fn on_the_path(name: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut candidates = std::env::split_paths(&path).map(|directory| directory.join(name));
+    candidates.find(|program| program.is_file()).context("not on the PATH")
 }
 
 /// A process that we have started: a runtime's, with a container in it, or the program itself.

@@ -142,10 +142,15 @@ async fn pools(http: &agentcube_testkit::HttpClient, skipped: &mut Vec<String>) 
         peers.push(Peer::Pool(Pool::make(http, name, runtime, prepared, way).await?));
     }
     for runtime in OTHER_RUNTIMES {
-        let pool = Pool::make(http, &format!("fast path, {runtime}"), runtime, 0, Way::Fast).await?;
+        let name = format!("fast path, {runtime}");
+        if let Err(error) = oci::on_the_path(runtime) {
+            skipped.push(format!("{name}: {error:#}"));
+            continue;
+        }
+        let pool = Pool::make(http, &name, runtime, 0, Way::Fast).await?;
         match pool.run(1).await {
             Ok(_) => peers.push(Peer::Pool(pool)),
-            Err(error) => skipped.push(format!("{}: {error:#}", pool.name)),
+            Err(error) => skipped.push(format!("{name}: {error:#}")),
         }
     }
     Ok(peers)

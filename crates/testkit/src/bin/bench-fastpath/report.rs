@@ -84,11 +84,11 @@ pub(crate) fn print(measured: &[Measured], skipped: &[String], as_json: bool, en
         println!("{:#}", to_json(measured, skipped, &targets));
         return target::verdict(&targets, enforce);
     }
-    println!("create to answering, ms{:>18}{:>10}{:>14}{:>10}", "one: p50", "p99", "50 at once: p50", "p99");
+    println!("create to answering, ms{:>18}{:>10}{:>17}{:>10}", "one: p50", "p99", "50 at once: p50", "p99");
     for it in measured {
         let [one, many] = [&it.one, &it.many];
         print!("{:<28}{:>13.2}{:>10.2}", it.name, answering(50, one), answering(99, one));
-        println!("{:>15.2}{:>10.2}", answering(50, many), answering(99, many));
+        println!("{:>17.2}{:>10.2}", answering(50, many), answering(99, many));
     }
     println!("\nstages of one, p50 ms");
     for it in measured.iter().filter(|it| it.one.iter().any(|sample| sample.stages.is_some())) {
