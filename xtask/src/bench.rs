@@ -18,12 +18,15 @@ pub(crate) fn apiserver(settings: &Settings, json: bool, enforce: bool) -> Resul
 /// Our containers against those of `runc` and `crun`, where the machine has them.
 pub(crate) fn runtime(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
     small_program(settings)?;
+    setup::oci::run(settings)?;
     run(settings, Bench { name: "bench-runtime", features: &[], program: None }, json, enforce)
 }
 
 /// Sandboxes by the fast path against objects, `runc`, `crun` and `ctr`, where the machine has them.
 pub(crate) fn fastpath(settings: &Settings, json: bool, enforce: bool) -> Result<bool> {
     small_program(settings)?;
+    setup::oci::run(settings)?;
+    setup::containerd::run(settings)?;
     let program = Some(agentcube(settings)?);
     run(settings, Bench { name: "bench-fastpath", features: &["fastpath"], program }, json, enforce)
 }
@@ -96,6 +99,23 @@ fn run(settings: &Settings, bench: Bench, json: bool, enforce: bool) -> Result<b
     command.args(["run", "--quiet", "--release", "-p", "agentcube-testkit", "--bin", bench.name]);
     command.args(bench.features.iter().flat_map(|feature| ["--features", feature])).arg("--");
     command.args(bench.program).env("AGENTCUBE_CACHE", &settings.cache);
+    add_peers(settings, &mut command)?;
     command.args(json.then_some("--json")).args(enforce.then_some("--enforce"));
     succeeds(&mut command)
+}
+
+/// What is measured against is what setup has got, and only behind that what the user has: so each machine measures
+/// against the same.
+fn add_peers(settings: &Settings, command: &mut Command) -> Result<()> {
+    let (mut programs, mut libraries) = (Vec::new(), Vec::new());
+    for directory in [setup::oci::DIRECTORY, setup::containerd::DIRECTORY] {
+        let (more_programs, more_libraries) = setup::debian::unpacked(&settings.cache.join(directory));
+        programs.extend(more_programs);
+        libraries.extend(more_libraries);
+    }
+    programs.extend(std::env::split_paths(&settings.path));
+    libraries.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
+    command.env("PATH", std::env::join_paths(programs)?);
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(libraries)?);
+    Ok(())
 }

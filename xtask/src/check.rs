@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::process::{cargo, succeeds};
-use crate::{Settings, generate, policy};
+use crate::{Settings, console, generate, policy};
 
 /// Runs every check, also after one has failed; `false` when any did.
 pub(crate) fn run(settings: &Settings) -> Result<bool> {
@@ -34,6 +34,10 @@ pub(crate) fn run(settings: &Settings) -> Result<bool> {
     }
     if !violations.is_empty() {
         failed.push(format!("dependency policy: {} violations", violations.len()));
+    }
+    eprintln!("== console");
+    if !console::check(settings)? {
+        failed.push("console: run `node console/build.mjs`, and look at what tsc says".to_owned());
     }
     eprintln!("== golden files");
     if !generate::run(settings, true)? {

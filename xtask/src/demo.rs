@@ -121,6 +121,13 @@ impl Stage<'_> {
         if let Some(address) = self.address() {
             println!("    curl -H 'X-Session-ID: you' -d 'Hello' {address}/");
         }
+        if let Ok(console) = std::fs::read_to_string(self.data.join("console")) {
+            println!(
+                "To see it in a browser, log in at http://{} with {}",
+                console.trim(),
+                kubeconfig.display()
+            );
+        }
         println!("To stop it:");
         println!("    {program} down --data-dir {}", self.data.display());
     }

@@ -3,6 +3,8 @@
 
 mod bench;
 mod check;
+mod cluster;
+mod console;
 mod demo;
 mod generate;
 mod policy;
@@ -25,7 +27,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Obtains the real Kubernetes control plane, Envoy, the OCI runtimes and the clients of protocols that tests use
+    /// Obtains the real Kubernetes control plane, Envoy, the OCI runtimes, the clients of protocols, Go's templates, Redis and PostgreSQL that tests use
     Setup,
     /// Regenerates the golden files: definitions, built-in schemas, transcripts, documents
     Gen {
@@ -54,6 +56,11 @@ enum Command {
         /// Fails when a target is missed
         #[arg(long)]
         enforce: bool,
+    },
+    /// A real Kubernetes on this machine, with Envoy Gateway and images of AgentCube
+    Cluster {
+        #[command(subcommand)]
+        action: cluster::Action,
     },
     /// Starts AgentCube with an example and leaves it running
     Demo,
@@ -112,7 +119,12 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
             setup::protocols::run(settings)?;
             setup::proxy::run(settings)?;
             setup::containerd::run(settings)?;
-            setup::oci::run(settings).map(|()| true)
+            setup::templates::run(settings)?;
+            setup::middleware::run(settings)?;
+            setup::console::modules(settings)?;
+            setup::console::browser(settings)?;
+            setup::oci::run(settings)?;
+            setup::cluster::run(settings).map(|_| true)
         }
         Command::Gen { check } => generate::run(settings, check),
         Command::Check => check::run(settings),
@@ -130,6 +142,7 @@ fn run(settings: &Settings, command: Command) -> Result<bool> {
             "tasks" => bench::tasks(settings, json, enforce),
             _ => bench::apiserver(settings, json, enforce),
         },
+        Command::Cluster { action } => cluster::run(settings, action),
         Command::Demo => demo::run(settings).map(|()| true),
     }
 }

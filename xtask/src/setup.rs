@@ -1,12 +1,16 @@
 //! Obtains a real Kubernetes control plane: built once from its Go modules into the cache, by version.
 //! A build that was interrupted never counts: programs are built under another name and then renamed.
 
+pub(crate) mod cluster;
+pub(crate) mod console;
 pub(crate) mod containerd;
-mod debian;
+pub(crate) mod debian;
 pub(crate) mod envoy;
+pub(crate) mod middleware;
 pub(crate) mod oci;
 pub(crate) mod protocols;
 pub(crate) mod proxy;
+pub(crate) mod templates;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,14 +53,21 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
         }
         eprintln!("    using the control plane in {}", assets.display());
     }
-    let missing: Vec<Program> = programs()
+    // A directory of the user's own need not have the controller manager.
+    let own = |program: &Program| settings.assets.is_some() && program.name != "kube-controller-manager";
+    obtain(settings, programs().into_iter().filter(|program| !own(program)).collect())
+}
+
+/// Builds those that are missing.
+fn obtain(settings: &Settings, programs: Vec<Program>) -> Result<()> {
+    let names: Vec<&str> = programs.iter().map(|program| program.name).collect();
+    let names = names.join(", ");
+    let missing: Vec<Program> = programs
         .into_iter()
         .filter(|program| !settings.cache.join(&program.directory).join(program.name).is_file())
-        // A directory of the user's own need not have the controller manager.
-        .filter(|program| settings.assets.is_none() || program.name == "kube-controller-manager")
         .collect();
     if missing.is_empty() {
-        eprintln!("    Kubernetes {KUBERNETES} and etcd {ETCD}: present");
+        eprintln!("    Kubernetes {KUBERNETES} ({names}): present");
         return Ok(());
     }
     let go = go(settings)?;
@@ -191,7 +202,8 @@ fn find_go(directory: &Path, depth: usize) -> Option<PathBuf> {
     directories.into_iter().find_map(|path| find_go(&path, depth - 1))
 }
 
-fn python(settings: &Settings) -> Result<PathBuf> {
+/// A Python that has pip.
+pub(crate) fn python(settings: &Settings) -> Result<PathBuf> {
     let with_pip = || {
         find_program(&settings.path, "python3")
             .filter(|python| quietly(Command::new(python).args(["-m", "pip", "--version"])).is_ok())

@@ -186,6 +186,7 @@ async fn go_on(inner: &Arc<Inner>, living: Living) {
         prepared: made.prepared,
         image: inner.images.held(&made.image).await,
         made,
+        socket: None,
     };
     let (task, handle) = Task::new(inner.clone(), record.run.clone(), wanted);
     inner.update(|state| {

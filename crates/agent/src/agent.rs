@@ -18,6 +18,7 @@ use crate::images::Images;
 use crate::keep::Keep;
 use crate::lease::Lease;
 use crate::prepared::{self, Prepared};
+use crate::ready::Looks;
 use crate::record::Record;
 use crate::run::Handle;
 use crate::table::kept::Changed;
@@ -51,6 +52,7 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) logs: Logs,
     pub(crate) prepared: Prepared,
+    pub(crate) looks: Looks,
     /// The task that prepares.
     preparing: Mutex<Option<JoinHandle<()>>>,
     pub(crate) incarnation: String,
@@ -183,6 +185,7 @@ impl Inner {
             version: watch::Sender::new(table.version()),
             state: Mutex::new(State { table, lease: Lease::new(options.dropped), runs: HashMap::new() }),
             prepared: Prepared::default(),
+            looks: Looks::default(),
             preparing: Mutex::default(),
             sooner: Arc::default(),
             closing: CancellationToken::new(),

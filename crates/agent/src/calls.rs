@@ -22,6 +22,8 @@ use crate::table::{Admitted, Order, Run};
 use crate::{describe, exec, labels, limits, logs};
 
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// How long news waits for more.
+const TOGETHER: Duration = Duration::from_millis(5);
 const LONGEST_READY: Duration = Duration::from_secs(60);
 const LONGEST_GRACE: Duration = Duration::from_secs(3_600);
 /// Runs of which the controller says at once that their objects exist.
@@ -169,6 +171,11 @@ fn configure(agent: &Agent, request: ConfigureRequest) -> Result<ConfigureRespon
 impl Inner {
     /// Images and sandboxes that are wanted before anybody asks for them.
     pub(crate) fn keep_ready(&self, request: ConfigureRequest) {
+        let (spawner, count) = (self.parts.spawner.clone(), self.read(|state| state.table.capacity()));
+        tokio::spawn(async move {
+            // All of its slots may be asked for at once. With the spawner, everything has ended.
+            let _gone = spawner.spare(count as usize).await;
+        });
         for image in request.images.into_iter().take(MOST_IMAGES) {
             let images = self.images.clone();
             tokio::spawn(async move {
@@ -217,7 +224,9 @@ impl Inner {
         }
         if known != 0 {
             let patience = Duration::from_millis(request.wait_ms.into()).min(LONGEST_WAIT);
-            self.news(known, patience).await;
+            if !self.news(known, patience).await {
+                return Err(Status::unavailable("this agent ends, and has nothing new to tell"));
+            }
         }
         let images = if known == 0 { self.images.names().await } else { self.images.known() };
         Ok(self.update(|state| {
@@ -230,12 +239,24 @@ impl Inner {
         }))
     }
 
-    async fn news(&self, known: u64, patience: Duration) {
+    /// Waits until there is something to tell, or for as long as is wanted; `false` when the agent ends first. A normal
+    /// answer would then be asked for again at once and be there at once, and in one process with us nobody else would
+    /// have a turn.
+    async fn news(&self, known: u64, patience: Duration) -> bool {
         let mut version = self.version.subscribe();
+        let changed = async {
+            drop(version.wait_for(|version| *version != known).await);
+            // What happens together is told together.
+            tokio::select! {
+                () = self.closing.cancelled() => {}
+                () = tokio::time::sleep(TOGETHER) => {}
+            }
+        };
         tokio::select! {
-            _ = version.wait_for(|version| *version != known) => {}
-            () = self.closing.cancelled() => {}
-            () = tokio::time::sleep(patience) => {}
+            biased;
+            () = changed => true,
+            () = self.closing.cancelled() => false,
+            () = tokio::time::sleep(patience) => true,
         }
     }
 

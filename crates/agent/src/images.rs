@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agentcube_runtime::Runtime;
-use agentcube_runtime::image::{Accounts, HOST, Held, Image, Reference, Source, Store};
+use agentcube_runtime::image::{Accounts, HOST, Held, Image, Reference, Source, Stamp, Store};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 
 /// A pull that takes longer is given up.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// For so long the disk is not asked again what a name means.
+/// For so long a runtime with images of its own is not asked again what a name means.
 const FRESH: Duration = Duration::from_secs(1);
 /// Names that are remembered.
 const MOST_KNOWN: usize = 1_024;
@@ -34,9 +34,17 @@ pub(crate) struct Images {
     known: Arc<Mutex<Known>>,
 }
 
+/// An image that was loaded, and when.
+struct Loading {
+    loaded: Arc<Loaded>,
+    at: Instant,
+    /// Which names the store had before; of a runtime's own image, none.
+    stamp: Option<Stamp>,
+}
+
 #[derive(Default)]
 struct Known {
-    loaded: HashMap<String, (Instant, Arc<Loaded>)>,
+    loaded: HashMap<String, Loading>,
     pulls: HashMap<String, Pull>,
 }
 
@@ -47,10 +55,8 @@ impl Images {
 
     /// The image of that name. Dropping this does not end a pull that others may wait for, too.
     pub(crate) async fn get(&self, name: &str) -> Result<Arc<Loaded>, String> {
-        if let Some((at, loaded)) = self.known.lock().loaded.get(name)
-            && at.elapsed() < FRESH
-        {
-            return Ok(loaded.clone());
+        if let Some(loaded) = self.unchanged(name) {
+            return Ok(loaded);
         }
         if let Some(source) = self.runtime.images() {
             return self.of_runtime(source, name).await;
@@ -60,6 +66,15 @@ impl Images {
             return Ok(loaded);
         }
         self.pull(name, reference).await
+    }
+
+    /// What was loaded under that name, if that cannot have changed. Blocks no longer than the kernel needs to look.
+    fn unchanged(&self, name: &str) -> Option<Arc<Loaded>> {
+        let stamp = self.runtime.images().is_none().then(|| self.store.stamp());
+        let known = self.known.lock();
+        let Loading { loaded, at, stamp: then } = known.loaded.get(name)?;
+        let same = if stamp.is_some() { stamp == *then } else { at.elapsed() < FRESH };
+        same.then(|| loaded.clone())
     }
 
     /// The image of that name if it is here; it is not fetched.
@@ -74,7 +89,7 @@ impl Images {
     async fn of_runtime(&self, source: &dyn Source, name: &str) -> Result<Arc<Loaded>, String> {
         let (image, accounts) = source.get(name).await.map_err(|error| error.to_string())?;
         let loaded = Arc::new(Loaded { image, accounts, _held: None });
-        self.known.lock().remember(name, loaded.clone());
+        self.known.lock().remember(name, loaded.clone(), None);
         Ok(loaded)
     }
 
@@ -108,7 +123,8 @@ impl Images {
 
     async fn present(&self, name: &str, reference: Reference) -> Result<Option<Arc<Loaded>>, String> {
         let store = self.store.clone();
-        let old = self.known.lock().loaded.get(name).map(|(_, loaded)| loaded.clone());
+        let stamp = self.store.stamp();
+        let old = self.known.lock().loaded.get(name).map(|known| known.loaded.clone());
         let found = tokio::task::spawn_blocking(move || -> Result<_, agentcube_runtime::image::Error> {
             let Some(image) = store.resolve(&reference)? else { return Ok(None) };
             match old.filter(|old| old.image.id == image.id && old.image.root == image.root) {
@@ -119,7 +135,7 @@ impl Images {
         let found = found.await.map_err(|error| error.to_string())?;
         let found = found.map_err(|error| error.to_string())?;
         if let Some(loaded) = &found {
-            self.known.lock().remember(name, loaded.clone());
+            self.known.lock().remember(name, loaded.clone(), Some(stamp));
         }
         Ok(found)
     }
@@ -135,11 +151,11 @@ impl Images {
 }
 
 impl Known {
-    fn remember(&mut self, name: &str, loaded: Arc<Loaded>) {
+    fn remember(&mut self, name: &str, loaded: Arc<Loaded>, stamp: Option<Stamp>) {
         if self.loaded.len() >= MOST_KNOWN && !self.loaded.contains_key(name) {
             self.loaded.clear();
         }
-        self.loaded.insert(name.to_owned(), (Instant::now(), loaded));
+        self.loaded.insert(name.to_owned(), Loading { loaded, at: Instant::now(), stamp });
     }
 }
 
@@ -165,7 +181,8 @@ fn begin(images: Images, name: String, reference: Reference) -> Pull {
         let mut known = images.known.lock();
         known.pulls.remove(&name);
         if let Ok(loaded) = &loaded {
-            known.remember(&name, loaded.clone());
+            // What it is called from now on is asked once more.
+            known.remember(&name, loaded.clone(), None);
         }
         loaded
     });

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use agentcube_protos::session::Egress;
@@ -91,6 +92,9 @@ pub trait SandboxNetwork: Send + Sync + 'static {
     fn detach(&self, id: &SandboxId);
     /// A connection to a port of the sandbox, from the node.
     fn connect<'a>(&'a self, id: &'a SandboxId, port: u16) -> BoxFuture<'a, io::Result<TcpStream>>;
+    /// A TCP socket in the network of the sandbox that is yet to be connected and blocks nobody, and the address of the
+    /// sandbox.
+    fn socket<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, io::Result<(OwnedFd, Ipv4Addr)>>;
 }
 
 /// Sandboxes that reach nothing, and that only this process reaches. For tests, and for agents whose sandboxes need
@@ -179,17 +183,24 @@ impl SandboxNetwork for Isolated {
     }
 
     fn connect<'a>(&'a self, id: &'a SandboxId, port: u16) -> BoxFuture<'a, io::Result<TcpStream>> {
-        let address = self.members.lock().get(id).map(|member| member.address);
         Box::pin(async move {
-            let address = address.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
             let connecting = async {
-                let socket = self.spawner.socket(id, Some(GATEWAY)).await.map_err(io::Error::other)?;
+                let (socket, address) = self.socket(id).await?;
                 TcpSocket::from_std_stream(socket.into())
                     .connect(SocketAddrV4::new(address, port).into())
                     .await
             };
             let limited = tokio::time::timeout(CONNECT, connecting).await;
             limited.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        })
+    }
+
+    fn socket<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, io::Result<(OwnedFd, Ipv4Addr)>> {
+        let address = self.members.lock().get(id).map(|member| member.address);
+        Box::pin(async move {
+            let address = address.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+            let socket = self.spawner.socket(id, Some(GATEWAY)).await.map_err(io::Error::other)?;
+            Ok((socket, address))
         })
     }
 }

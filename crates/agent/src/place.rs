@@ -1,18 +1,18 @@
 //! The directories of runs: `runs/ID/{etc,tmp,files,scratch,logs}` in the agent's own. Blocks on the disk.
 
-use std::fs::{self, DirBuilder, Permissions};
-use std::io;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::Path;
 
-use agentcube_protos::session::File;
+use agentcube_protos::session::File as Given;
 use agentcube_runtime::spec::User;
 
 use crate::describe::{Place, file_mode};
 use crate::network::{Attached, Identity};
 
 /// Makes what a container needs on the disk before it starts.
-pub(crate) fn make(place: &Place, files: &[File], user: &User) -> io::Result<()> {
+pub(crate) fn make(place: &Place, files: &[Given], user: &User) -> io::Result<()> {
     for directory in [place.etc(), place.tmp()] {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
@@ -42,7 +42,19 @@ pub(crate) fn write_names(place: &Place, who: &Identity, attached: &Attached) ->
         ("hostname", format!("{hostname}\n")),
         ("resolv.conf", attached.resolv_conf.clone()),
     ];
-    files.iter().try_for_each(|(name, text)| fs::write(place.etc().join(name), text))
+    files.iter().try_for_each(|(name, text)| write_over(&place.etc().join(name), text.as_bytes()))
+}
+
+/// Never emptied first: a file system may have the disk write what was emptied and filled again when it is closed, and
+/// somebody waits for that.
+fn write_over(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
+    file.write_all(text)?;
+    let length = text.len() as u64;
+    if file.metadata()?.len() > length {
+        file.set_len(length)?;
+    }
+    Ok(())
 }
 
 /// Removes a tree, also where a program took its own directories' permissions away.

@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::{Inner, unix_ms};
 use crate::describe::{Place, Wanted};
 use crate::machine::{Effect, Ending, Event, Phase};
-use crate::ready::ready;
 use crate::record::Made;
 use crate::start::{self, Begun, Failure};
 use crate::table::inventory;
@@ -269,8 +268,8 @@ impl Task {
         self.stay(begun, effects).await;
     }
 
-    async fn stay(&mut self, begun: Begun, effects: Vec<Effect>) {
-        let mut readiness = self.readiness(&begun);
+    async fn stay(&mut self, mut begun: Begun, effects: Vec<Effect>) {
+        let mut readiness = self.readiness(&mut begun);
         let body = Body::of(&begun);
         let Begun { mut exit, image, .. } = begun;
         self.perform(effects, &body).await;
@@ -309,13 +308,15 @@ impl Task {
         drop(image);
     }
 
-    fn readiness(&self, begun: &Begun) -> BoxFuture<'static, ()> {
+    fn readiness(&self, begun: &mut Begun) -> BoxFuture<'static, ()> {
         if self.wanted.ports.is_empty() {
             return std::future::pending().boxed();
         }
         let (inner, sandbox) = (self.inner.clone(), begun.place.sandbox.clone());
-        let ports = self.wanted.ports.clone();
-        async move { ready(inner.parts.network.as_ref(), &sandbox, &ports).await }.boxed()
+        let (ports, socket) = (self.wanted.ports.clone(), begun.socket.take());
+        let looking =
+            async move { inner.looks.ready(inner.parts.network.as_ref(), &sandbox, &ports, socket).await };
+        looking.boxed()
     }
 
     async fn perform(&mut self, effects: Vec<Effect>, body: &Body) {

@@ -19,6 +19,7 @@ use crate::describe::{self, Place, Wanted};
 use crate::images::Loaded;
 use crate::network::Attached;
 use crate::prepared::Waiting;
+use crate::ready::Socket;
 use crate::record::{Made, Record};
 use crate::{network, place};
 
@@ -53,6 +54,8 @@ pub(crate) struct Begun {
     /// Not given up while it runs.
     pub(crate) image: Option<Arc<Loaded>>,
     pub(crate) made: Arc<Made>,
+    /// By which its first port is looked at.
+    pub(crate) socket: Option<Socket>,
 }
 
 /// How a run is made, for whoever comes after this process.
@@ -151,19 +154,25 @@ async fn claim(
     let endpoints = attached.endpoints.clone();
     let made = made(wanted, &place, &attached, &env, image, true);
     let program = Program { tag: Some(inner.tag(run, &made)), ..program };
-    let stdio = {
-        let (logs, run, place) = (inner.logs.clone(), run.to_owned(), place.clone());
-        let (who, keeps) = (wanted.who.clone(), inner.keep.is_some());
-        blocking(move || {
-            place::write_names(&place, &who, &attached)?;
-            output(&logs, &run, keeps)
-        })
-        .await?
-    };
-    let process = native.claim(&place.container, program, stdio).await.map_err(|error| failed(&error))?;
+    // Here and not where blocking does no harm: it is done sooner than a thread is woken.
+    let laid_out = place::write_names(&place, &wanted.who, &attached);
+    let stdio = laid_out.and_then(|()| output(&inner.logs, run, inner.keep.is_some()));
+    let stdio = stdio.map_err(|error| no_directory(&error))?;
+    let claiming = native.claim(&place.container, program, stdio);
+    let (process, socket) = tokio::join!(claiming, socket(inner, wanted, &place));
+    let process = process.map_err(|error| failed(&error))?;
     let (runtime, exit, stop_signal) = (inner.runtime.clone(), process.exit, stop_signal(image));
     let (image, made) = (Some(image.clone()), Arc::new(made));
-    Ok(Begun { place, runtime, env, exit, endpoints, stop_signal, prepared: true, image, made })
+    Ok(Begun { place, runtime, env, exit, endpoints, stop_signal, prepared: true, image, made, socket })
+}
+
+/// Asked for while the program starts, so that its port can be looked at as soon as it runs.
+async fn socket(inner: &Inner, wanted: &Wanted, place: &Place) -> Option<Socket> {
+    if wanted.ports.is_empty() {
+        return None;
+    }
+    // Whoever looks asks again.
+    inner.parts.network.socket(&place.sandbox).await.ok()
 }
 
 /// What the program writes goes to its log.
@@ -197,18 +206,18 @@ async fn from_nothing(
     let spec = describe::describe(wanted, &place, &image, &inner.options)
         .map_err(|message| Failure::new(Reason::Invalid, message))?;
     let attaching = inner.parts.network.attach(&place.sandbox, wanted.who.clone(), &wanted.ports);
-    // The disk is busy while the spawner is.
-    let (attached, stdio) = tokio::join!(attaching, lay_out(inner, run, wanted, &place, &spec));
+    // The disk is busy while the spawner is. In this order: the spawner takes the processor of whoever wakes it.
+    let (stdio, attached) = tokio::join!(lay_out(inner, run, wanted, &place, &spec), attaching);
     let env = spec.env.clone();
     let ran = async {
         let attached = attached.map_err(|error| no_network(&error))?;
         let made = made(wanted, &place, &attached, &spec.env, &image, false);
         let spec = ContainerSpec { tag: inner.tag(run, &made), ..spec };
-        let exit = execute(inner, wanted, &place, &attached, spec, stdio?).await?;
-        Ok((attached, exit, made))
+        let (exit, socket) = execute(inner, wanted, &place, &attached, spec, stdio?).await?;
+        Ok((attached, exit, made, socket))
     };
     match ran.await {
-        Ok((attached, exit, made)) => Ok(Begun {
+        Ok((attached, exit, made, socket)) => Ok(Begun {
             place,
             runtime: inner.runtime.clone(),
             env,
@@ -218,6 +227,7 @@ async fn from_nothing(
             prepared: false,
             image: Some(image),
             made: Arc::new(made),
+            socket,
         }),
         Err(failure) => {
             remove(inner, &place).await;
@@ -255,11 +265,11 @@ async fn execute(
     attached: &Attached,
     spec: ContainerSpec,
     stdio: Stdio,
-) -> Result<oneshot::Receiver<Exit>, Failure> {
+) -> Result<(oneshot::Receiver<Exit>, Option<Socket>), Failure> {
     // Here and not where blocking does no harm: three files of a line or two are written sooner than a thread is woken.
     place::write_names(place, &wanted.who, attached).map_err(|error| no_directory(&error))?;
-    let started = inner.runtime.start(spec, stdio).await;
-    started.map(|process| process.exit).map_err(|error| failed(&error))
+    let (started, socket) = tokio::join!(inner.runtime.start(spec, stdio), socket(inner, wanted, place));
+    started.map(|process| (process.exit, socket)).map_err(|error| failed(&error))
 }
 
 /// What cannot be executed will not be elsewhere either.

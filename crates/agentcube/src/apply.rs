@@ -58,9 +58,24 @@ pub(crate) struct Arguments {
     connection: Connection,
 }
 
+impl Arguments {
+    /// For whoever has documents and no files: ours, whoever else has written into them.
+    pub(crate) fn whole(connection: Connection, wait: bool, timeout: u64) -> Arguments {
+        Arguments {
+            filename: Vec::new(),
+            recursive: false,
+            dry_run: None,
+            wait,
+            timeout,
+            force_conflicts: true,
+            connection,
+        }
+    }
+}
+
 pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyhow::Result<Outcome> {
-    let (mut documents, problems) = manifest::load(&arguments.filename, arguments.recursive);
-    let mut failed = !problems.is_empty();
+    let (documents, problems) = manifest::load(&arguments.filename, arguments.recursive);
+    let failed = !problems.is_empty();
     problems.iter().for_each(|problem| say(&format!("error: {problem}")));
     if documents.is_empty() {
         return if failed {
@@ -69,10 +84,20 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
             Err(Usage("the files hold no objects".into()).into())
         };
     }
+    put(&arguments, documents, failed, environment).await
+}
+
+/// Applies documents; `failed` says whether something went wrong before.
+pub(crate) async fn put(
+    arguments: &Arguments,
+    mut documents: Vec<Document>,
+    mut failed: bool,
+    environment: &Environment,
+) -> anyhow::Result<Outcome> {
     documents.sort_by_key(|document| rank(&document.object));
     let server = arguments.connection.open(environment).await?;
     let discovery = Discovery::fetch(&server).await?;
-    let mut applier = Applier { server, discovery, arguments: &arguments, defined: false };
+    let mut applier = Applier { server, discovery, arguments, defined: false };
     let mut applied = Vec::new();
     for document in &documents {
         match applier.apply(document).await {

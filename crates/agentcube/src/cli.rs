@@ -4,9 +4,10 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::{
-    apiserver, apply, bundle, delete, describe, doctor, down, exec, exit, fastpath, get, image, invoke,
-    janitor, logs, port_forward, router, sample_agent, sandbox, sandbox_agent, sessions, status, token, up,
-    version,
+    apiserver, app, apply, build_service, bundle, console, controllers, delete, describe, doctor, down, exec,
+    exit, fastpath, forge_runner, frontend, get, image, install, invoke, janitor, logs, middleware_agent,
+    middleware_archive, plugin, port_forward, router, sample_agent, sandbox, sandbox_agent, sessions, status,
+    token, up, version,
 };
 
 /// Clients of ours say themselves what goes wrong.
@@ -54,6 +55,12 @@ pub(crate) enum Command {
     Delete(delete::Arguments),
     /// Send a request to a Task through its gateway
     Invoke(invoke::Arguments),
+    /// Show middleware and its changes; retry or cancel them; keep its data, and restore them
+    App(app::Arguments),
+    /// Show front ends, how their builds went and what they said; build them again
+    Frontend(frontend::Arguments),
+    /// Check a recipe of middleware, render it, and show what it would change
+    Plugin(plugin::Arguments),
     /// Start, enter, pause and delete sandboxes on the fast path
     Sandbox(sandbox::Arguments),
     /// Show the live sessions of Tasks, and their instances
@@ -74,14 +81,30 @@ pub(crate) enum Command {
     Doctor(doctor::Arguments),
     /// Run the embedded Kubernetes API server alone
     Apiserver(apiserver::Arguments),
+    /// Print what runs AgentCube on a Kubernetes cluster, or put it there
+    Install(install::Arguments),
+    /// Take away from a cluster what `install` has put there
+    Uninstall(install::uninstall::Arguments),
+    /// Run the controllers of Tasks, their gateways, middleware and front ends, beside a cluster
+    Controllers(Box<controllers::Arguments>),
     /// Find the instance of every request for Envoys, in front of a cluster
     Router(router::Arguments),
     /// Run the controllers of sandboxes and serve the fast path, beside a cluster
     Fastpath(Box<fastpath::Arguments>),
     /// Run the sandboxes of a pool on this machine, for a controller elsewhere
     SandboxAgent(Box<sandbox_agent::Arguments>),
+    /// Run a middleware's process in its Pod, and the plugin's tools for the controllers
+    MiddlewareAgent(middleware_agent::Arguments),
+    /// Pack the data of a middleware in the Pod of a backup, or unpack them
+    MiddlewareArchive(middleware_archive::Arguments),
+    /// Build the pages of front ends for the runners of a cluster
+    BuildService(build_service::Arguments),
+    /// Build a front end and write its bundle, in the Job that the controllers make
+    ForgeRunner(forge_runner::Arguments),
     /// Remove what agents of sandboxes have left in the containerd of this machine
     Janitor(janitor::Arguments),
+    /// Serve the web console of a cluster
+    Console(console::Arguments),
     /// Print a completion script for a shell
     #[command(after_help = "Examples:
   agentcube completion bash > /etc/bash_completion.d/agentcube

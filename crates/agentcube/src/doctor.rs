@@ -86,8 +86,22 @@ fn checks(environment: &Environment) -> Vec<Check> {
             checks.push(Check::missing("isolation", format!("cannot be tried: {error}"), remedy));
         }
     }
+    checks.push(bundler(environment));
     checks.push(data_dir(environment));
     checks
+}
+
+/// Front ends are built by it; nothing else needs it.
+fn bundler(environment: &Environment) -> Check {
+    let path: Vec<_> = std::env::split_paths(&environment.path).collect();
+    match agentcube_forge::service::find_bundler(None, &path) {
+        Some(found) => Check::good("bundler", found.display().to_string()),
+        None => Check::limited(
+            "bundler",
+            "no esbuild on the PATH: FrontendIntegrations cannot be built",
+            agentcube_forge::service::HOW_TO_GET,
+        ),
+    }
 }
 
 fn user(root: bool) -> Check {

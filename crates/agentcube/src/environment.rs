@@ -39,3 +39,9 @@ impl Environment {
         }
     }
 }
+
+/// All variables that are text, for a program whose words name some.
+pub(crate) fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}

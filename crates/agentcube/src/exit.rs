@@ -11,7 +11,8 @@ pub(crate) const CODES: &str = "Exit codes:
   1  something failed
   2  the command line is wrong
   3  not running, or not found
-  exec exits with the code of the command that it ran";
+  4  plugin test: something would change; forge-runner: not before the spec changes (3: it has changed)
+  exec exits with the code of the command that it ran, middleware-agent with that of the middleware";
 
 /// A command that came to its end.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 use agentcube_agent::network::Error;
 use agentcube_agent::{Attached, Identity, SandboxNetwork};
@@ -110,6 +111,14 @@ impl SandboxNetwork for Guests {
         Box::pin(async move {
             let address = self.network.address(id).ok_or(io::ErrorKind::NotFound)?;
             self.network.connect(address, port).await
+        })
+    }
+
+    fn socket<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, io::Result<(OwnedFd, Ipv4Addr)>> {
+        Box::pin(async move {
+            let address = self.network.address(id).ok_or(io::ErrorKind::NotFound)?;
+            let socket = self.spawner.socket(id, Some(self.network.gateway())).await;
+            Ok((socket.map_err(io::Error::other)?, address))
         })
     }
 }

@@ -1,7 +1,6 @@
 //! `agentcube janitor`: removes containers of sandboxes that nobody claims any more from the containerd of this machine.
 //! One on each machine whose agents use containerd.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +9,14 @@ use agentcube_api::GoDuration;
 use agentcube_containerd::Inventory;
 use agentcube_janitor::{Janitor, Options};
 use agentcube_operator::metrics::Registry;
-use agentcube_router::observe::admin::{self, Admin};
 use anyhow::Context;
 use clap::Args;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::client;
 use crate::environment::Environment;
 use crate::exit::{Outcome, Usage};
 use crate::router::{say, shutdown};
+use crate::{admin, client};
 
 /// No create is on its way to the API server for longer, and no start takes longer.
 const LEAST_GRACE: Duration = Duration::from_secs(120);
@@ -49,9 +46,8 @@ pub(crate) struct Arguments {
     /// The name of this node, for Events
     #[arg(long)]
     node: Option<String>,
-    /// Show /metrics here; only on loopback
-    #[arg(long, value_name = "ADDRESS")]
-    admin_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    admin: admin::Arguments,
     /// The kubeconfig [default: that of the Pod, $KUBECONFIG, the running `agentcube up`, ~/.kube/config]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     kubeconfig: Option<PathBuf>,
@@ -72,21 +68,12 @@ impl Arguments {
         }
         Ok(Options { interval, grace })
     }
-
-    async fn listener(&self) -> anyhow::Result<Option<TcpListener>> {
-        let Some(address) = self.admin_listen else { return Ok(None) };
-        if !admin::is_local(&address) {
-            return Err(Usage(format!("--admin-listen {address}: others can reach it")).into());
-        }
-        let listener = TcpListener::bind(address).await;
-        listener.map(Some).with_context(|| format!("cannot listen on {address}"))
-    }
 }
 
 /// Runs until it is told to stop.
 pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyhow::Result<Outcome> {
     let options = arguments.options()?;
-    let listener = arguments.listener().await?;
+    let admin = arguments.admin.bind(None).await?;
     let shutdown: CancellationToken = shutdown()?;
     let (kubeconfig, context) = (arguments.kubeconfig.clone(), arguments.context.clone());
     let client = client::of_cluster(kubeconfig, context, environment).await?;
@@ -100,10 +87,8 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     reached.with_context(|| format!("--containerd {}", arguments.containerd.display()))?;
     let metrics = Registry::new();
     let janitor = Janitor::new(client, inventory, options, &metrics);
-    if let Some(listener) = listener {
-        say(&format!("admin at {}", listener.local_addr()?));
-        let none: admin::Sessions = Arc::new(|_| Err("a janitor has no sessions".into()));
-        tokio::spawn(Admin { metrics, sessions: none, token: None }.serve(listener, shutdown.clone()));
+    if let Some(admin) = admin {
+        admin.serve(metrics, admin::no_sessions(), Arc::new(|| Ok(())), shutdown.clone())?;
     }
     say(&format!("looking at {} every {}", arguments.containerd.display(), arguments.interval));
     janitor.run(arguments.node, shutdown).await;

@@ -1,12 +1,18 @@
 //! The `agentcube` binary: parses, wires, runs. The environment is read here and nowhere else.
 
 mod access_log;
+mod admin;
 mod apiserver;
+mod app;
 mod apply;
+mod build_service;
 mod bundle;
 mod cli;
 mod client;
+mod console;
+mod controllers;
 mod delete;
+mod deny;
 mod describe;
 mod doctor;
 mod down;
@@ -14,16 +20,24 @@ mod environment;
 mod exec;
 mod exit;
 mod fastpath;
+mod forge;
+mod forge_runner;
+mod frontend;
 mod get;
 mod guests;
 mod image;
+mod install;
 mod invoke;
 mod janitor;
 mod logs;
 mod manifest;
 mod memory;
+mod middleware;
+mod middleware_agent;
+mod middleware_archive;
 mod output;
 mod paths;
+mod plugin;
 mod pods;
 mod port_forward;
 mod readiness;
@@ -54,6 +68,9 @@ fn main() -> ExitCode {
     // Before anything else: the spawner is to be small.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "__spawner") {
         return agentcube_runtime::spawner::main();
+    }
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == agentcube_runtime::confine::WORD) {
+        return agentcube_runtime::confine::main();
     }
     let cli = Cli::parse();
     let environment = Environment::read();
@@ -88,6 +105,9 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Describe(arguments) => small(describe::run(arguments, environment)),
         Command::Delete(arguments) => small(delete::run(arguments, environment)),
         Command::Invoke(arguments) => small(invoke::run(arguments, environment)),
+        Command::App(arguments) => small(app::run(arguments, environment)),
+        Command::Frontend(arguments) => small(frontend::run(arguments, environment)),
+        Command::Plugin(arguments) => large(plugin::run(arguments, environment)),
         Command::Sandbox(arguments) => small(sandbox::run(arguments, environment)),
         Command::SandboxAgent(arguments) => sandbox_agent::run(*arguments, environment),
         Command::Sessions(arguments) => small(sessions::run(arguments, environment)),
@@ -102,9 +122,17 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<Outcome> {
         Command::Version(arguments) => small(version::run(arguments, environment)),
         Command::Doctor(arguments) => doctor::run(arguments, environment),
         Command::Apiserver(arguments) => large(apiserver::run(arguments)),
+        Command::Install(arguments) => small(install::run(arguments, environment)),
+        Command::Uninstall(arguments) => small(install::uninstall::run(arguments, environment)),
+        Command::Controllers(arguments) => large(controllers::run(*arguments, environment)),
         Command::Fastpath(arguments) => large(fastpath::run(*arguments, environment)),
         Command::Router(arguments) => large(router::run(arguments, environment)),
+        Command::MiddlewareAgent(arguments) => small(middleware_agent::run(arguments)),
+        Command::MiddlewareArchive(arguments) => small(middleware_archive::run(arguments)),
+        Command::BuildService(arguments) => large(build_service::run(arguments, environment)),
+        Command::ForgeRunner(arguments) => small(forge_runner::run(arguments, environment)),
         Command::Janitor(arguments) => small(janitor::run(arguments, environment)),
+        Command::Console(arguments) => large(console::run(arguments, environment)),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "agentcube", &mut script);

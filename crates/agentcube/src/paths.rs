@@ -52,6 +52,11 @@ impl DataDir {
         self.0.join("sandboxes.log")
     }
 
+    /// What the build service has built.
+    pub(crate) fn builds(&self) -> PathBuf {
+        self.0.join("builds")
+    }
+
     /// What the spawner keeps between two runs.
     pub(crate) fn runtime(&self) -> PathBuf {
         self.0.join("runtime")
@@ -78,6 +83,11 @@ impl DataDir {
     /// The address of the last run, to be taken again.
     pub(crate) fn address(&self) -> PathBuf {
         self.0.join("address")
+    }
+
+    /// Where the last run had its console.
+    pub(crate) fn console(&self) -> PathBuf {
+        self.0.join("console")
     }
 
     /// Where the last run took requests to Tasks in.

@@ -2,9 +2,10 @@
 //! server. Any number of them may run.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agentcube_api::GoDuration;
@@ -14,10 +15,10 @@ use agentcube_instance::reserve::{self, Reserver};
 use agentcube_instance::timing::Timing;
 use agentcube_instance::token;
 use agentcube_operator::metrics::Registry;
-use agentcube_router::observe::admin::{self, Admin, Secret};
+use agentcube_router::observe::admin::{Ready, Sessions};
 use agentcube_router::observe::{self, Hiding};
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use http::HeaderName;
 use kube::Client;
 use tokio::net::TcpListener;
@@ -25,8 +26,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::environment::Environment;
-use crate::exit::{Outcome, Usage};
-use crate::{access_log, client, memory};
+use crate::exit::Outcome;
+use crate::{access_log, admin, client, deny, memory};
 
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -41,7 +42,13 @@ pub(crate) struct Arguments {
     /// Where to listen for Envoys
     #[arg(long, default_value = "127.0.0.1:9002")]
     listen: SocketAddr,
-    /// The certificate to show them; read anew when it changes
+    /// Where to answer 503 to whatever comes: the back end of requests that have no instance
+    #[arg(long, value_name = "ADDRESS")]
+    deny_listen: Option<SocketAddr>,
+    /// How Envoys are told the instance of a request
+    #[arg(long, value_enum, default_value = "metadata")]
+    pick: Pick,
+    /// The certificate to show Envoys; read anew when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Its private key
@@ -53,6 +60,10 @@ pub(crate) struct Arguments {
     /// The name of this router, which no other has at the same time [default: the name of the machine]
     #[arg(long)]
     name: Option<String>,
+    /// The address at which other routers reach this one, to tell it of requests that Envoys have told them of. Without it,
+    /// what was told to another router ends here with its lease
+    #[arg(long, value_name = "IP", conflicts_with = "tls_cert")]
+    peer_ip: Option<IpAddr>,
     /// The operator's namespace
     #[arg(short, long, default_value = "agentcube-system")]
     namespace: String,
@@ -68,12 +79,8 @@ pub(crate) struct Arguments {
     subject_header: HeaderName,
     #[command(flatten)]
     access_log: access_log::Arguments,
-    /// Show operators /metrics and /debug/sessions here; anywhere but on loopback only with a token
-    #[arg(long, value_name = "ADDRESS")]
-    admin_listen: Option<SocketAddr>,
-    /// The token that opens /debug/sessions, and on other addresses than loopback /metrics
-    #[arg(long, value_name = "FILE", requires = "admin_listen")]
-    admin_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    admin: admin::Arguments,
     /// The kubeconfig [default: that of the Pod, $KUBECONFIG, the running `agentcube up`, ~/.kube/config]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     kubeconfig: Option<PathBuf>,
@@ -82,31 +89,19 @@ pub(crate) struct Arguments {
     context: Option<String>,
 }
 
+/// How Envoys are told the instance of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Pick {
+    /// By metadata, which a cluster of type ORIGINAL_DST reads: no client can write it
+    Metadata,
+    /// By a header as well, for Envoy Gateway without patches
+    Header,
+}
+
 impl Arguments {
     fn tls(&self) -> Option<Tls> {
         let (certificate, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
         Some(Tls { certificate, key, client_authorities: self.client_ca.clone() })
-    }
-
-    /// Where to show what to whom, if anywhere.
-    async fn admin(&self) -> anyhow::Result<Option<(TcpListener, Option<Secret>)>> {
-        let Some(address) = self.admin_listen else { return Ok(None) };
-        let token = match &self.admin_token_file {
-            None if !admin::is_local(&address) => {
-                let message =
-                    format!("--admin-listen {address}: others can reach it, so give --admin-token-file");
-                return Err(Usage(message).into());
-            }
-            None => None,
-            Some(path) => {
-                let read = std::fs::read_to_string(path);
-                let text = read.with_context(|| format!("cannot read {}", path.display()))?;
-                let short = || format!("{} has to hold a token of 16 characters or more", path.display());
-                Some(Secret::new(&text).with_context(short)?)
-            }
-        };
-        let listener = TcpListener::bind(address).await;
-        Ok(Some((listener.with_context(|| format!("cannot listen on {address}"))?, token)))
     }
 
     /// Gives requests their instances, and hides their sessions from whoever looks.
@@ -118,7 +113,11 @@ impl Arguments {
         let name = self.name.clone().unwrap_or_else(machine);
         let hiding = Hiding::new(keys.hiding_key());
         let options = reserve::Options { name, namespace, keys, timing: Timing::default() };
-        Ok((Reserver::counted(client, options, metrics), hiding))
+        let reserver = Reserver::counted(client, options, metrics);
+        if let Some(ip) = self.peer_ip.filter(|_| self.listen.port() != 0) {
+            reserver.set_address((ip, self.listen.port()).into());
+        }
+        Ok((reserver, hiding))
     }
 }
 
@@ -127,7 +126,7 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     if let Some(tls) = arguments.tls() {
         tls.check().context("--tls-cert, --tls-key or --client-ca")?;
     }
-    let admin = arguments.admin().await?;
+    let admin = arguments.admin.bind(None).await?;
     let shutdown = shutdown()?;
     let (kubeconfig, context) = (arguments.kubeconfig.clone(), arguments.context.clone());
     let client = client::of_cluster(kubeconfig, context, environment).await?;
@@ -136,6 +135,7 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     let access_log = arguments.access_log.open(&hiding, &metrics)?;
     let limits = Options {
         lease: positive(arguments.lease),
+        by_header: arguments.pick == Pick::Header,
         drain: arguments.drain.map_or_else(|| drain_for(positive(arguments.lease)), positive),
         subject_header: arguments.subject_header.clone(),
         tls: arguments.tls(),
@@ -146,11 +146,23 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     let front = Front::new(client, Arc::new(reserver.clone()), limits);
     let reserving = tokio::spawn(reserver.clone().run(stop.clone()));
     tokio::spawn(memory::give_back());
-    if let Some((listener, token)) = admin {
-        say(&format!("admin at {}", listener.local_addr()?));
-        let known = reserver.clone();
-        let sessions: admin::Sessions = Arc::new(move |query| observe::sessions(&known, &hiding, query));
-        tokio::spawn(Admin { metrics, sessions, token }.serve(listener, stop.clone()));
+    let serves = Arc::new(AtomicBool::new(false));
+    if let Some(admin) = admin {
+        let (known, serves, stopping) = (reserver.clone(), serves.clone(), shutdown.clone());
+        let sessions: Sessions = Arc::new(move |query| observe::sessions(&known, &hiding, query));
+        let ready: Ready =
+            Arc::new(move || match (serves.load(Ordering::Relaxed), stopping.is_cancelled()) {
+                (_, true) => Err("it is stopping".into()),
+                (false, _) => Err("it does not know all sessions yet".into()),
+                (true, false) => Ok(()),
+            });
+        admin.serve(metrics, sessions, ready, stop.clone())?;
+    }
+    if let Some(address) = arguments.deny_listen {
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+        say(&format!("denies at {}", listener.local_addr()?));
+        tokio::spawn(deny::serve(listener, stop.clone()));
     }
     tokio::select! {
         () = reserver.ready() => {}
@@ -159,6 +171,7 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     let listener = TcpListener::bind(arguments.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     say(&format!("ready at {}", listener.local_addr()?));
+    serves.store(true, Ordering::Relaxed);
     let holds = front.run(listener, shutdown).await;
     // Held until the reserver has stopped: others have to know that requests may still be on their way.
     stop.cancel();

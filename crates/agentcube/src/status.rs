@@ -59,6 +59,7 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
     shown["version"] = json!(record.version);
     shown["address"] = json!(record.address);
     shown["gateway"] = json!(record.gateway);
+    shown["console"] = json!(record.console);
     shown["kubeconfig"] = json!(data.kubeconfig());
     let footprint = Footprint::of(record.pid);
     shown["memory"] = json!(footprint);
@@ -117,6 +118,7 @@ fn render(shown: &Value, footprint: Footprint, age: &str) -> String {
     row("version:", text("version"));
     row("API:", text("address"));
     row("gateway:", text("gateway"));
+    row("console:", text("console"));
     row("data:", text("dataDir"));
     row("kubeconfig:", text("kubeconfig"));
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));

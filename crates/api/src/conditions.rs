@@ -223,12 +223,16 @@ pub mod middleware {
     pub const REASON_TASK_FAILED: &str = "TaskFailed";
     /// A task took too long.
     pub const REASON_TASK_TIMED_OUT: &str = "TaskTimedOut";
+    /// A revision could not be reached, and the last complete one was taken again.
+    pub const REASON_ROLLED_BACK: &str = "RolledBack";
     /// A task was cancelled.
     pub const REASON_CANCELLED: &str = "Cancelled";
     /// The configuration is wrong; waits for a change.
     pub const REASON_CONFIGURATION: &str = "ConfigurationInvalid";
     /// The controller may not do it; waits for a change.
     pub const REASON_FORBIDDEN: &str = "Forbidden";
+    /// A quota is full, or no node has room.
+    pub const REASON_RESOURCES: &str = "ResourcesInsufficient";
     /// The Plugin does not exist.
     pub const REASON_PLUGIN_MISSING: &str = "PluginMissing";
     /// The plugin does not run this engine or version.
@@ -243,6 +247,12 @@ pub mod middleware {
     pub const REASON_AGENT_UNREACHABLE: &str = "AgentUnreachable";
     /// The agent's order is no permutation of what was asked.
     pub const REASON_ORDER_INVALID: &str = "OrderInvalid";
+    /// A Backup waits until its App is ready.
+    pub const REASON_APP_NOT_READY: &str = "AppNotReady";
+    /// A Backup's archive is there.
+    pub const REASON_ARCHIVED: &str = "Archived";
+    /// A Backup could not be taken.
+    pub const REASON_BACKUP_FAILED: &str = "BackupFailed";
 }
 
 /// Conditions of a FrontendIntegration and a JSBundle.
@@ -262,6 +272,14 @@ pub mod frontend {
     pub const REASON_BUNDLE_TOO_LARGE: &str = "BundleTooLarge";
     /// Ready is false: switched off.
     pub const REASON_DISABLED: &str = "Disabled";
+    /// Built is false: the build service has no bundler to build with.
+    pub const REASON_BUNDLER_MISSING: &str = "BundlerMissing";
+    /// Built is false: the spec cannot be made into pages.
+    pub const REASON_SPEC_INVALID: &str = "SpecInvalid";
+    /// Built is false: the spec changed while it was being built.
+    pub const REASON_STALE: &str = "Stale";
+    /// Ready, of a JSBundle: it is whole, and may be loaded.
+    pub const REASON_AVAILABLE: &str = "Available";
     /// Ready is false: a digest or size does not fit.
     pub const REASON_DIGEST_MISMATCH: &str = "DigestMismatch";
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::agentcube::{Task, TaskGateway};
 use crate::frontend::{FrontendIntegration, JSBundle};
-use crate::middleware::{App, Component, Group, Plugin};
+use crate::middleware::{App, Backup, Component, Group, Plugin};
 use crate::sandbox::{Sandbox, SandboxPool};
 use crate::yaml;
 
@@ -27,6 +27,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         Component::crd(),
         Group::crd(),
         Plugin::crd(),
+        Backup::crd(),
         FrontendIntegration::crd(),
         JSBundle::crd(),
     ];

@@ -44,6 +44,8 @@ pub const INTERRUPTED: &str = "agentcube.io/interrupted";
 pub const BINDER: &str = "agentcube.io/binder";
 /// Finalizer of a bound session's Lease: its key is free only when its instance has been given back.
 pub const SESSION_FINALIZER: &str = "agentcube.io/release-instance";
+/// Annotation of a router's Lease: where other routers tell it of requests that they have heard of.
+pub const ROUTER_ADDRESS: &str = "agentcube.io/router-address";
 /// Annotation of a router's Lease: revision of Leases up to which it has seen, and respects, every change.
 pub const SEEN_LEASES: &str = "agentcube.io/seen-leases";
 /// Annotation of a router's Lease: revision of Pods up to which it has seen, and respects, every change.
@@ -106,14 +108,20 @@ pub const MIDDLEWARE_GROUP: &str = "middleware.io/group";
 pub const MIDDLEWARE_PLUGIN: &str = "middleware.io/plugin";
 /// Label of a middleware's Pod: its role, which Services select.
 pub const MIDDLEWARE_ROLE: &str = "middleware.io/role";
+/// Label of everything made for a Backup: its name.
+pub const MIDDLEWARE_BACKUP: &str = "middleware.io/backup";
 /// Annotation of an App: tasks to carry out again; consumed once.
 pub const MIDDLEWARE_RETRY_CONTROL: &str = "middleware.io/retry-control";
 /// Annotation of an App: tasks to cancel; consumed once.
 pub const MIDDLEWARE_CANCEL_CONTROL: &str = "middleware.io/cancel-control";
-/// Annotation of a Component or Group: `true` asks to stop what runs.
-pub const MIDDLEWARE_CANCEL_REQUEST: &str = "middleware.io/cancel-request";
+/// Annotation of an App: control annotations that were taken and are about to be obeyed, under a number of their own.
+pub const MIDDLEWARE_CONTROL_TAKEN: &str = "middleware.io/control-taken";
 /// Annotation of an App: `true` while a newer spec waits for the running tasks.
 pub const MIDDLEWARE_PENDING_CHANGE: &str = "middleware.io/pending-change-detected";
+/// Label and annotation of Pods of a Group: the revision of the template that they were made from.
+pub const MIDDLEWARE_REVISION: &str = "middleware.io/revision";
+/// Annotation of Pods of a Group: the revision of the configuration that they have taken.
+pub const MIDDLEWARE_CONFIGURATION: &str = "middleware.io/configuration";
 /// Finalizer of Apps, Components and Groups: the stop order has to run.
 pub const MIDDLEWARE_FINALIZER: &str = "middleware.io/stop-order";
 
@@ -127,6 +135,10 @@ pub const FORGE_SPEC_HASH: &str = "frontend-forge.io/spec-hash";
 pub const FORGE_MANIFEST_HASH: &str = "frontend-forge.io/manifest-hash";
 /// Annotation of a JSBundle: the Job that built it.
 pub const FORGE_BUILD_JOB: &str = "frontend-forge.io/build-job";
+/// Annotation of a JSBundle: the generation of the FrontendIntegration that it was built from; an older one never replaces it.
+pub const FORGE_GENERATION: &str = "frontend-forge.io/generation";
+/// Value of [`FORGE_MANAGED_BY`].
+pub const FORGE: &str = "frontend-forge";
 /// Annotation of a FrontendIntegration: a new value asks for a rebuild.
 pub const FORGE_REBUILD: &str = "frontend-forge.io/rebuild";
 

@@ -25,6 +25,6 @@ pub use agentcube::{Task, TaskGateway};
 pub use crd::{crd_files, crds, render};
 pub use duration::GoDuration;
 pub use frontend::{FrontendIntegration, JSBundle};
-pub use middleware::{App, Component, Group, Plugin};
+pub use middleware::{App, Backup, Component, Group, Plugin};
 pub use quantity::Quantity;
 pub use sandbox::{Sandbox, SandboxPool};

@@ -12,6 +12,7 @@ use envoy_types::pb::envoy::service::accesslog::v3::{
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::mark::Mark;
+use crate::peers;
 use crate::seen;
 use crate::server::Shared;
 
@@ -71,10 +72,13 @@ impl AccessLogService for AccessLog {
         request: Request<Streaming<StreamAccessLogsMessage>>,
     ) -> Result<Response<StreamAccessLogsResponse>, Status> {
         let mut messages = request.into_inner();
+        let mut of_router = false;
         loop {
+            // When it stops, Envoys are to tell another router; that one tells us what it takes over.
+            let until = if of_router { &self.0.cut } else { &self.0.elsewhere };
             let message = tokio::select! {
                 message = messages.message() => message,
-                () = self.0.cut.cancelled() => return Ok(Response::new(StreamAccessLogsResponse {})),
+                () = until.cancelled() => return Ok(Response::new(StreamAccessLogsResponse {})),
             };
             let message = match message {
                 Ok(Some(message)) => message,
@@ -85,11 +89,15 @@ impl AccessLogService for AccessLog {
                     return Err(status);
                 }
             };
+            of_router |= message.identifier.as_ref().is_some_and(|log| log.log_name == peers::LOG);
             if let Some(LogEntries::HttpLogs(entries)) = message.log_entries {
                 for entry in entries.log_entry {
-                    if let Some(entry) = Entry::read(&entry) {
-                        self.0.hear(&entry);
+                    let read = Entry::read(&entry);
+                    if of_router {
+                        read.iter().for_each(|entry| self.0.hear_from_router(entry));
+                        continue;
                     }
+                    read.iter().for_each(|entry| self.0.hear(entry));
                     seen::ended(&self.0.observer, &self.0.table, entry);
                 }
             }

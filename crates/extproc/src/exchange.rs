@@ -153,13 +153,13 @@ pub struct Settled {
 
 impl Exchange {
     /// Takes a message in.
-    pub fn take(&mut self, table: &Table, names: &Names, message: ProcessingRequest) -> Step {
+    pub fn take(&mut self, table: &Table, names: &Names, mut message: ProcessingRequest) -> Step {
         // Nobody waits for answers there, so nothing could be routed.
         if message.observability_mode {
             return self.broken("the filter is in observability_mode, in which no instance can be picked");
         }
-        let Some(request) = &message.request else { return Step::Wait };
-        match (std::mem::replace(&mut self.state, State::Over), request) {
+        let Some(mut request) = message.request.take() else { return Step::Wait };
+        match (std::mem::replace(&mut self.state, State::Over), &mut request) {
             (State::Begun, Request::RequestHeaders(headers)) => {
                 let request_id = message::request_id(headers);
                 let begun = message::head(headers).and_then(|head| plan(table, names, &message, &head));

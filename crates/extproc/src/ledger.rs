@@ -62,6 +62,11 @@ impl<H> Ledger<H> {
         true
     }
 
+    /// What a request holds, if it is known.
+    pub fn get(&self, pick: &str) -> Option<&H> {
+        self.held.get(pick).map(|held| &held.hold)
+    }
+
     /// A request has ended. Gives what it held, if it is known.
     pub fn end(&mut self, pick: &str) -> Option<H> {
         let held = self.held.remove(pick)?;

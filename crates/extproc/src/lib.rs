@@ -14,6 +14,7 @@ pub mod ledger;
 mod listen;
 pub mod mark;
 pub mod message;
+mod peers;
 mod processor;
 mod seen;
 mod server;

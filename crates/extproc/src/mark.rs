@@ -38,6 +38,11 @@ impl<'a> Mark<'a> {
         format!("{pick}{b}{task}{b}{instance}{b}{session}{b}")
     }
 
+    /// A mark that says only which pick it was, and which process of a router is meant.
+    pub(crate) fn bare(pick: &str, process: &str) -> String {
+        format!("{pick}{BETWEEN}{BETWEEN}{process}{BETWEEN}{BETWEEN}")
+    }
+
     fn read(text: &'a str) -> Option<Mark<'a>> {
         let mut parts = text.split(BETWEEN);
         let mut next = || parts.next();

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use agentcube_instance::InstanceId;
 use agentcube_instance::provider;
+use agentcube_instance::{Endpoint, InstanceId};
 use agentcube_router::decide::{DESTINATION, Decision, TOKEN};
 use agentcube_router::refusal::Refusal;
+use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::{
     HeaderValue as Field, HeaderValueOption, header_value_option::HeaderAppendAction,
 };
@@ -48,28 +49,27 @@ pub struct Head {
     pub headers: HeaderMap,
 }
 
-/// Reads the head of a request.
-pub fn head(message: &HttpHeaders) -> Result<Head, Refusal> {
-    let fields = message.headers.as_ref().map(|map| &*map.headers).unwrap_or_default();
+/// Reads the head of a request, and takes the values of its headers out of the message: they are not copied.
+pub fn head(message: &mut HttpHeaders) -> Result<Head, Refusal> {
+    let fields = message.headers.as_mut().map(|map| &mut *map.headers).unwrap_or_default();
     if fields.len() > MOST_HEADERS {
         let message = format!("the request has {} headers; at most {MOST_HEADERS} are allowed", fields.len());
         return Err(Refusal::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "HeadersTooLarge", message));
     }
-    let mut pseudo: HashMap<&str, &[u8]> = HashMap::new();
-    let mut headers = HeaderMap::new();
-    for field in fields {
-        if field.key.starts_with(':') {
-            pseudo.insert(&field.key, bytes(field));
-            continue;
-        }
+    let mut headers = HeaderMap::with_capacity(fields.len());
+    for field in fields.iter_mut().filter(|field| !field.key.starts_with(':')) {
         let name = HeaderName::from_bytes(field.key.as_bytes());
-        let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(bytes(field))) else {
+        let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(taken(field))) else {
             let message = "the request has a header that is not allowed in HTTP";
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "HeaderInvalid", message));
         };
         headers.append(name, value);
     }
-    let text = |name: &str| pseudo.get(name).and_then(|value| std::str::from_utf8(value).ok());
+    let pseudo = fields.iter().filter(|field| field.key.starts_with(':'));
+    let text = |name: &str| {
+        let value = pseudo.clone().rfind(|field| field.key == name).map(bytes);
+        value.and_then(|value| std::str::from_utf8(value).ok())
+    };
     let method = text(":method").and_then(|method| method.parse().ok()).unwrap_or(Method::GET);
     let target = text(":path").unwrap_or("/");
     let target = target.split('#').next().unwrap_or_default();
@@ -101,6 +101,14 @@ pub fn answer_head(message: &HttpHeaders) -> (StatusCode, HeaderMap) {
 /// Envoy sends values as bytes; older ones as text.
 fn bytes(field: &Field) -> &[u8] {
     if field.raw_value.is_empty() { field.value.as_bytes() } else { &field.raw_value }
+}
+
+/// The value of a field, out of it.
+fn taken(field: &mut Field) -> Bytes {
+    match field.raw_value.is_empty() {
+        true => std::mem::take(&mut field.value).into(),
+        false => std::mem::take(&mut field.raw_value).into(),
+    }
 }
 
 /// The id by which Envoy knows a request.
@@ -216,6 +224,21 @@ pub fn picked(
     let set: Vec<_> = decision.set.iter().map(|(name, value)| set(name, value)).collect();
     let remove = decision.remove.iter().map(HeaderName::to_string).collect();
     ProcessingResponse { dynamic_metadata: Some(metadata), ..changed(about, set, remove) }
+}
+
+/// Tells the picked instance by a header too, and has Envoy look for the route once more: for Envoys whose routes lead to
+/// what the header says, and to a refusal without it.
+pub fn steer(response: &mut ProcessingResponse, endpoint: &Endpoint) {
+    let common = match &mut response.response {
+        Some(Response::RequestHeaders(headers)) => &mut headers.response,
+        Some(Response::RequestBody(body)) => &mut body.response,
+        _ => return,
+    };
+    let (Some(common), Ok(value)) = (common, HeaderValue::from_str(&endpoint.to_string())) else { return };
+    let mutation = common.header_mutation.get_or_insert_default();
+    mutation.remove_headers.retain(|name| name != DESTINATION.as_str());
+    mutation.set_headers.push(set(&DESTINATION, &value));
+    common.clear_route_cache = true;
 }
 
 fn changed(
@@ -348,11 +371,12 @@ mod tests {
             field("x-session", "", "Grüße".as_bytes()),
             field("x-request-id", "", b"id-1"),
         ];
-        let message = HttpHeaders { headers: Some(core::HeaderMap { headers }), ..HttpHeaders::default() };
-        let head = head(&message).unwrap();
+        let mut message =
+            HttpHeaders { headers: Some(core::HeaderMap { headers }), ..HttpHeaders::default() };
+        assert_eq!(request_id(&message), "id-1");
+        let head = head(&mut message).unwrap();
         assert_eq!((head.method, head.host.as_deref()), (Method::POST, Some("a.example")));
         assert_eq!((&*head.path, head.query.as_deref()), ("/prod/chat", Some("session=u1")));
         assert_eq!(head.headers["x-session"].as_bytes(), "Grüße".as_bytes());
-        assert_eq!(request_id(&message), "id-1");
     }
 }

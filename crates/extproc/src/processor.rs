@@ -131,33 +131,36 @@ impl Live {
             }
         };
         tokio::select! {
+            // No flow of messages keeps a router from stopping; and the first comes with the stream, so no timer is set.
+            biased;
+            () = cut.cancelled() => Err(Status::unavailable("the router stops")),
             message = self.messages.message() => message,
             () = late => Err(Status::deadline_exceeded("no message came")),
-            () = cut.cancelled() => Err(Status::unavailable("the router stops")),
         }
     }
 
     async fn reserve(&mut self, wanted: Wanted) -> Option<Result<ProcessingResponse, Status>> {
-        let provider = self.shared.provider.clone();
         let counts = wanted.plan.route.counts.clone();
         self.asked.reserves();
-        let outcome = tokio::select! {
-            // A session that has its instance is found at once, and nothing is read for it.
-            biased;
-            outcome = settle(&*provider, wanted) => outcome,
-            message = self.messages.message() => return match message {
-                Ok(None) | Err(_) => None,
-                Ok(Some(_)) => Some(Err(Status::failed_precondition("a message came before the last was answered"))),
+        let outcome = match talk::at_hand(&*self.shared.provider, &wanted.plan) {
+            Some((talk, reserved)) => Ok(Picked { plan: wanted.plan, talk, reserved }),
+            // On the heap, so that whoever need not wait does not carry it along.
+            None => match Box::pin(self.settled(wanted)).await {
+                Ok(outcome) => outcome,
+                Err(status) => return status.map(Err),
             },
-            () = self.shared.cut.cancelled() => return Some(Err(Status::unavailable("the router stops"))),
         };
         let pick = self.shared.pick();
         let mut settled = self.exchange.reserved(outcome, &pick)?;
         if let Some(reserved) = settled.picked {
             tracing::debug!(%pick, instance = %reserved.instance.name, "picked");
             message::see(&mut settled.response, &self.asked.picked(&reserved));
+            if self.shared.by_header {
+                message::steer(&mut settled.response, &reserved.endpoint);
+            }
             let in_flight = counts.map(|counts| counts.begin());
-            let hold = Arc::new(Hold::new(reserved.in_use, in_flight, provider, settled.first));
+            let hold = Hold::new(reserved.in_use, in_flight, self.shared.provider.clone(), settled.first);
+            let hold = Arc::new(hold);
             self.shared.begin(pick.clone(), hold.clone());
             self.held = Some((pick, hold));
         }
@@ -166,6 +169,22 @@ impl Live {
             tracing::debug!(code = refusal.code, detail = refusal.detail, "refused");
         }
         Some(Ok(settled.response))
+    }
+
+    /// Waits for what comes of a reservation. Else the stream ends, with an error or because Envoy has ended it.
+    async fn settled(&mut self, wanted: Wanted) -> Result<Result<Picked, Refusal>, Option<Status>> {
+        tokio::select! {
+            // What is found at once is found, and nothing is read for it.
+            biased;
+            outcome = settle(&*self.shared.provider, wanted) => Ok(outcome),
+            message = self.messages.message() => match message {
+                Ok(None) | Err(_) => Err(None),
+                Ok(Some(_)) => {
+                    Err(Some(Status::failed_precondition("a message came before the last was answered")))
+                }
+            },
+            () = self.shared.cut.cancelled() => Err(Some(Status::unavailable("the router stops"))),
+        }
     }
 
     /// Has names written down. Nobody is told of them before.

@@ -1,5 +1,6 @@
 //! The front as a whole: what its services share, and how it starts and stops. It stops in order: it says that it is not
-//! to be asked any more, answers what it was asked, and listens to the access log until requests on their way have ended.
+//! to be asked any more, answers what it was asked, sends Envoys elsewhere with what they have to tell, and waits until the
+//! requests on their way have ended, were taken over by another router, or have run out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use agentcube_api::Task;
 use agentcube_api::labels::SUBJECT_HEADER;
 use agentcube_instance::provider::InstanceProvider;
-use agentcube_instance::reserve::{InUse, Reserver};
+use agentcube_instance::reserve::{self, InUse, Reserver};
 use agentcube_instance::{InstanceId, SessionKey, TaskId};
 use agentcube_operator::cache::Cache;
 use agentcube_operator::metrics::{Counter, Registry};
@@ -38,6 +39,7 @@ use crate::access_log::{AccessLog, Entry};
 use crate::hold::Hold;
 use crate::ledger::{Ledger, Pick};
 use crate::listen;
+use crate::peers::{Peers, Word};
 use crate::processor::Processor;
 use crate::tls::{Certificates, Error, Tls};
 use crate::who::Names;
@@ -52,6 +54,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long the last answers may take when it stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Between the process and the number of a pick.
+const IN_PICK: char = '-';
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -72,6 +77,9 @@ pub struct Options {
     /// How long a request counts as being on its way after it was last heard of. Longer than a few of the intervals in
     /// which Envoy tells of requests that go on.
     pub lease: Duration,
+    /// The picked instance is told by a header as well as by metadata, for Envoys that have no cluster which reads
+    /// metadata. Weaker: see docs/envoy.md.
+    pub by_header: bool,
     /// How many requests may be on their way.
     pub most_held: usize,
     /// How long it goes on as before when it stops, but for what it says of its health, so that Envoys notice.
@@ -94,6 +102,7 @@ impl Default for Options {
             tenant_header: HeaderName::from_static("x-tenant-id"),
             subject_header: HeaderName::from_static(SUBJECT_HEADER),
             lease: LEASE,
+            by_header: false,
             most_held: 200_000,
             notice: Duration::from_secs(3),
             drain: drain_for(LEASE),
@@ -112,6 +121,12 @@ pub trait Sessions: InstanceProvider + 'static {
 
     /// Whether there may be requests on their way that nobody has told of.
     fn set_unsure(&self, unsure: bool);
+
+    /// What this process is called among those of all routers.
+    fn process(&self) -> Arc<str>;
+
+    /// Where the processes of routers are reached.
+    fn peers(&self) -> watch::Receiver<reserve::Peers>;
 }
 
 impl Sessions for Reserver {
@@ -122,6 +137,14 @@ impl Sessions for Reserver {
     fn set_unsure(&self, unsure: bool) {
         Reserver::set_unsure(self, unsure);
     }
+
+    fn process(&self) -> Arc<str> {
+        Reserver::process(self)
+    }
+
+    fn peers(&self) -> watch::Receiver<reserve::Peers> {
+        Reserver::peers(self)
+    }
 }
 
 /// What the services share.
@@ -129,22 +152,25 @@ pub(crate) struct Shared {
     pub(crate) table: RwLock<Table>,
     pub(crate) provider: Arc<dyn Sessions>,
     pub(crate) names: Names,
+    pub(crate) by_header: bool,
     pub(crate) observer: Arc<Observer>,
     unheard: Counter,
+    /// Envoys are to tell another router of requests.
+    pub(crate) elsewhere: CancellationToken,
     /// Ends what would go on for ever.
     pub(crate) cut: CancellationToken,
     ledger: Mutex<Ledger<Arc<Hold>>>,
     begun: Notify,
     doubt: Doubt,
     start: Instant,
+    peers: Peers,
     /// Tells the picks of this process from those of others.
-    process: u64,
+    process: Arc<str>,
     next: AtomicU64,
 }
 
 impl Shared {
     fn new(provider: Arc<dyn Sessions>, options: &Options) -> Shared {
-        use std::hash::{BuildHasher, RandomState};
         let observer = Observer::new("envoy", &options.metrics, options.access_log.clone());
         let help = "Requests that were let go of because nothing was heard of them for too long";
         let unheard = options.metrics.counter("agentcube_requests_unheard_total", help, &[]).with(&[]);
@@ -152,21 +178,24 @@ impl Shared {
             table: RwLock::new(Table::counted(observer.counts().clone())),
             observer,
             unheard,
+            process: provider.process(),
+            peers: Peers::default(),
             provider,
             names: Names { tenant: options.tenant_header.clone(), subject: options.subject_header.clone() },
+            by_header: options.by_header,
+            elsewhere: CancellationToken::new(),
             cut: CancellationToken::new(),
             ledger: Mutex::new(Ledger::new(options.lease, options.most_held)),
             begun: Notify::new(),
             doubt: Doubt { lease: options.lease, ..Doubt::default() },
             start: Instant::now(),
-            process: RandomState::new().hash_one(std::process::id()),
             next: AtomicU64::new(1),
         }
     }
 
     /// An id that no other pick has. Not the request's, which may be the client's to choose.
     pub(crate) fn pick(&self) -> Pick {
-        format!("{:016x}-{:x}", self.process, self.next.fetch_add(1, Ordering::Relaxed)).into()
+        format!("{}{IN_PICK}{:x}", self.process, self.next.fetch_add(1, Ordering::Relaxed)).into()
     }
 
     /// A request goes to its instance.
@@ -195,13 +224,41 @@ impl Shared {
     /// The access log tells of a request.
     pub(crate) fn hear(&self, entry: &Entry<'_>) {
         if entry.ended {
-            return self.end(entry.mark.pick);
+            self.end(entry.mark.pick);
+            return self.tell_picker(entry.mark.pick);
         }
         if !self.ledger.lock().heard(entry.mark.pick, self.start.elapsed())
             && let Some(hold) = self.take_over(entry)
         {
             tracing::debug!(pick = entry.mark.pick, "taken over");
-            self.begin(entry.mark.pick.into(), Arc::new(hold));
+            let pick: Pick = entry.mark.pick.into();
+            self.begin(pick.clone(), Arc::new(hold));
+            // Whoever has picked it holds it, or one that has taken it over before.
+            self.peers.tell_all(&Word { pick, now_at: Some(self.process.clone()) });
+        }
+    }
+
+    /// Tells whoever picked that the request is over: nobody else does.
+    fn tell_picker(&self, pick: &str) {
+        if let Some((process, _)) = pick.split_once(IN_PICK) {
+            self.peers.tell(process, Word { pick: pick.into(), now_at: None });
+        }
+    }
+
+    /// Another router tells of a request that may be held here.
+    pub(crate) fn hear_from_router(&self, entry: &Entry<'_>) {
+        if entry.ended {
+            return self.end(entry.mark.pick);
+        }
+        let (lesser, stops) = (*entry.mark.instance > *self.process, self.elsewhere.is_cancelled());
+        // Whoever picked lets go; of two that have taken over at the same time, one has to keep it.
+        let passed_on = {
+            let mut ledger = self.ledger.lock();
+            let goes = ledger.get(entry.mark.pick).is_some_and(|it| !it.is_taken_over() || lesser || stops);
+            goes.then(|| ledger.end(entry.mark.pick)).flatten()
+        };
+        if let Some(hold) = passed_on {
+            hold.pass_on();
         }
     }
 
@@ -211,7 +268,7 @@ impl Shared {
         let route = self.table.read().task(at.namespace, at.task)?.clone();
         let in_use = self.provider.take_over(&route.task, at.key.as_ref(), &at.instance)?;
         let in_flight = route.counts.as_ref().map(|counts| counts.begin());
-        Some(Hold::new(in_use, in_flight, self.provider.clone(), false))
+        Some(Hold::taken_over(in_use, in_flight, self.provider.clone()))
     }
 
     /// For the length of a lease there may be requests on their way that are not known: by then they have been heard of,
@@ -312,7 +369,12 @@ impl Front {
         // From when it hears of requests.
         shared.unsure();
         let working = async {
-            tokio::join!(crate::tasks::follow(&tasks, &shared.table, &known), shared.let_go(), shared.learn())
+            tokio::join!(
+                crate::tasks::follow(&tasks, &shared.table, &known),
+                shared.let_go(),
+                shared.learn(),
+                shared.peers.follow(&shared.process, shared.provider.peers()),
+            )
         };
         tokio::select! {
             _ = working => {}
@@ -345,17 +407,26 @@ async fn serve(
         say(&health, ServingStatus::NotServing).await;
         tokio::time::sleep(options.notice).await;
         stop.cancel();
+        // To nobody is not elsewhere: then it goes on listening itself.
+        if shared.peers.any() {
+            shared.elsewhere.cancel();
+        }
         drained(shared, options.drain).await;
         shared.cut.cancel();
         tokio::time::sleep(LAST_ANSWERS).await;
     };
+    let mut stopping = std::pin::pin!(stopping);
     tokio::select! {
         served = serving => {
             if let Err(error) = served {
                 tracing::error!(%error, "the server for Envoy ended");
             }
+            // Nobody is connected any more, but requests may be on their way.
+            if stop.is_cancelled() {
+                stopping.await;
+            }
         }
-        () = stopping => {}
+        () = &mut stopping => {}
     }
 }
 

@@ -222,6 +222,11 @@ pub trait InstanceProvider: Send + Sync {
     /// waiting and leaves nothing behind.
     fn reserve_instance(&self, request: Request) -> BoxFuture<'_, Result<Reserved, ReserveError>>;
 
+    /// The instance of a request whose session has one, from memory; nothing where that takes more.
+    fn instance_at_hand(&self, _: &Request) -> Option<Reserved> {
+        None
+    }
+
     /// Counts of a revision's instances, from memory.
     fn instance_statistics(&self, task: &TaskId, spec: &SpecId) -> InstanceStatistics;
 

@@ -2,7 +2,7 @@
 //! together. Reading never fails for want of a field that others may have removed: what cannot be read is a state of
 //! its own, which nobody serves from.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use agentcube_api::labels;
@@ -150,9 +150,12 @@ impl Session {
 /// What a router's Lease says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RouterLease {
+    pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub version: u64,
     pub renewed: Timestamp,
+    /// What its process is called, and where other routers reach it, if they do.
+    pub peer: Option<(Arc<str>, SocketAddr)>,
     /// Revisions up to which it has seen, and respects, every change of Leases, of Pods and of Sandboxes.
     pub seen_leases: u64,
     pub seen_pods: u64,
@@ -167,7 +170,12 @@ impl RouterLease {
             return None;
         }
         let seen = |name| annotation(meta, name).and_then(|text| text.parse().ok()).unwrap_or(0);
+        let process =
+            || lease.spec.as_ref()?.holder_identity.as_deref()?.rsplit_once('/').map(|(_, it)| it.into());
+        let address = annotation(meta, labels::ROUTER_ADDRESS).and_then(|text| text.parse().ok());
         Some(RouterLease {
+            namespace: meta.namespace.as_deref()?.into(),
+            peer: process().zip(address),
             name: meta.name.as_deref()?.into(),
             version: version(meta)?,
             renewed: lease.spec.as_ref()?.renew_time.as_ref()?.0,

@@ -22,7 +22,9 @@ mod oneshot;
 pub mod pool;
 pub mod queue;
 mod reached;
+mod routers;
 mod run;
+mod seat;
 mod session;
 mod shards;
 mod signer;
@@ -34,8 +36,9 @@ mod writes;
 use std::collections::HashSet;
 use std::fmt::{self, Debug, Formatter};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use agentcube_api::agentcube::task::InstanceStatistics;
@@ -63,10 +66,12 @@ use bindings::Bindings;
 use clock::Clock;
 use contact::Contact;
 pub use counts::Counts;
-use feed::Routers;
 use index::{Index, SessionId};
 pub use naming::SessionRef;
 use objections::About;
+pub use routers::Peers;
+use routers::Routers;
+use seat::Seat;
 use signer::Signer;
 use tasks::{TaskView, Tasks};
 use waiting::{PoolKey, Pools};
@@ -100,7 +105,8 @@ impl Debug for Reserver {
 struct Shared {
     /// The router's name.
     me: Arc<str>,
-    /// This process of it.
+    /// This process of it, whose name no other has, and the two together.
+    process: Arc<str>,
     binder: Arc<str>,
     namespace: String,
     lease_name: String,
@@ -116,6 +122,8 @@ struct Shared {
     activity: Arc<Activity>,
     bindings: Arc<Bindings>,
     routers: Routers,
+    /// Where other routers reach this one.
+    address: OnceLock<SocketAddr>,
     contact: Contact,
     counts: Counts,
     signer: Signer,
@@ -147,29 +155,33 @@ impl Reserver {
         let clock = Clock::start();
         let me: Arc<str> = name.as_str().into();
         let process = RandomState::new().hash_one(&name);
-        let binder: Arc<str> = format!("{name}/{process:016x}").into();
+        let process: Arc<str> = format!("{process:016x}").into();
+        let binder: Arc<str> = format!("{name}/{process}").into();
         let revisions = watcher::Config::default().labels(agentcube_api::labels::FORM);
         let tasks = Tasks::new(
             Cache::new(client.clone(), watcher::Config::default()),
             Cache::new(client.clone(), revisions),
         );
+        let (lease_name, seat) = (format!("router-{name}"), Arc::<Seat>::default());
         let (objections, receiver) = mpsc::unbounded_channel();
         let shared = Shared {
-            lease_name: format!("router-{name}"),
-            namespace,
+            routers: Routers::new(namespace.clone(), lease_name.clone(), seat.clone()),
+            lease_name,
             timing,
             clock,
             writes: Writes::new(client, binder.clone()),
             binder,
+            process,
             index: Index::new(),
             aliases: Aliases::new(),
             alias_reads: Semaphore::new(naming::READS),
             absent: Mutex::default(),
-            pools: Pools::new(me.clone(), clock),
+            pools: Pools::new(me.clone(), seat, clock),
             tasks,
             activity: Arc::new(Activity::new(clock)),
             bindings: Arc::default(),
-            routers: Routers::default(),
+            namespace,
+            address: OnceLock::new(),
             contact: Contact::new(clock, timing.serves_until()),
             counts: Counts::new(metrics),
             signer: Signer::new(keys),
@@ -228,6 +240,21 @@ impl Reserver {
         self.shared.index.unsure.store(unsure, Ordering::SeqCst);
     }
 
+    /// What this process is called among all processes of routers.
+    pub fn process(&self) -> Arc<str> {
+        self.shared.process.clone()
+    }
+
+    /// Tells the other routers where this one is reached. To be said before it runs.
+    pub fn set_address(&self, address: SocketAddr) {
+        let _said_once = self.shared.address.set(address);
+    }
+
+    /// Where all routers are reached that say it, this one among them.
+    pub fn peers(&self) -> watch::Receiver<Peers> {
+        self.shared.routers.peers()
+    }
+
     /// What this router has done.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts
@@ -241,7 +268,14 @@ impl Reserver {
 
 impl InstanceProvider for Reserver {
     fn reserve_instance(&self, request: Request) -> BoxFuture<'_, Result<Reserved, ReserveError>> {
-        Box::pin(self.shared.reserve(request))
+        match self.shared.at_hand(&request) {
+            Some(reserved) => Box::pin(std::future::ready(Ok(reserved))),
+            None => Box::pin(self.shared.reserve(request)),
+        }
+    }
+
+    fn instance_at_hand(&self, request: &Request) -> Option<Reserved> {
+        self.shared.at_hand(request)
     }
 
     fn instance_statistics(&self, task: &TaskId, spec: &SpecId) -> InstanceStatistics {

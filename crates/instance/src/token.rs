@@ -23,7 +23,7 @@ use crate::identity::{BadKey, SessionKey};
 pub use keys::{BadKeys, KeyId, Keys, TaskKeys, task_secret_name};
 pub use seal::SealKeys;
 pub use single_use::SingleUse;
-pub use store::{MASTER_SECRET, StoreError, ensure_master_keys};
+pub use store::{MASTER_SECRET, StoreError, TokenError, ensure_master_keys, ensure_token};
 
 /// The longest text that is looked at. A token with the longest key fits.
 pub const LONGEST: usize = 4096;

@@ -8,7 +8,7 @@ mod feed;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use kube::core::ObjectMeta;
+use kube::core::{NamespaceResourceScope, ObjectMeta};
 use kube::runtime::watcher;
 use kube::{Client, Resource};
 use parking_lot::RwLock;
@@ -134,6 +134,16 @@ impl<K: Object> Cache<K> {
     pub async fn run(self, shutdown: CancellationToken) {
         let Shared { client, config, .. } = &*self.shared;
         watch::follow(client.clone(), config.clone(), self.shared.clone(), shutdown).await;
+    }
+
+    /// The same, with the objects of one namespace only, if one is given.
+    pub async fn run_in(self, namespace: Option<String>, shutdown: CancellationToken)
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+    {
+        let Some(namespace) = namespace else { return self.run(shutdown).await };
+        let Shared { client, config, .. } = &*self.shared;
+        watch::follow_in(client.clone(), &namespace, config.clone(), self.shared.clone(), shutdown).await;
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod capabilities;
 pub mod cgroup;
+pub mod confine;
 pub mod host;
 pub mod image;
 pub mod keeper;

@@ -224,6 +224,20 @@ impl Filter {
     }
 }
 
+/// Refuses this thread and all that it executes every new socket, of whatever family, for good.
+pub(crate) fn refuse_sockets() -> io::Result<()> {
+    let program = vec![
+        load(ARCH),
+        jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
+        answer(KILL),
+        load(NUMBER),
+        jump(libc::BPF_JEQ, libc::SYS_socket as u32, 0, 1),
+        answer(NOT_PERMITTED),
+        answer(ALLOW),
+    ];
+    Filter { capabilities: BTreeSet::new(), program }.load()
+}
+
 /// Refuses these numbers, in ascending order, and allows all others: by halves, because the kernel tries a new filter
 /// on every number.
 fn search(program: &mut Vec<sock_filter>, numbers: &[u32]) {

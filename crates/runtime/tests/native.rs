@@ -172,6 +172,29 @@ async fn an_image_is_shared_and_never_written() {
 }
 
 #[tokio::test]
+async fn the_usual_places_of_mounts_are_not_made_for_each_container() {
+    let node = Node::start();
+    let (sandbox, _sockets) = node.sandbox("pod").await;
+    let mut spec = node.image_spec("a", &sandbox, &["wait"]);
+    let hosts = node.directory().join("hosts");
+    std::fs::write(&hosts, "10.0.0.1 a").unwrap();
+    spec.mounts.push(bind(&hosts, Path::new("/etc/hosts"), true));
+    let (id, upper) = (spec.id.clone(), spec.scratch.join("root.upper"));
+    let ((stdin, keep), (read, stdout)) = (pipe(), pipe());
+    let stdio = Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: None, ..Stdio::default() };
+    let process = node.native.start(spec, stdio).await.unwrap();
+    assert_eq!(read_until(&read, "waiting\n").await, "waiting\n");
+    let (_, output) = exec_output(&node, &id, exec(&["read", "/etc/hosts"])).await.unwrap();
+    assert_eq!(output, "10.0.0.1 a");
+    for place in ["dev", "proc", "sys", "etc"] {
+        assert!(upper.is_dir() && !upper.join(place).exists(), "{place} was made");
+    }
+    drop(keep);
+    assert_eq!(ended(process).await.code, 0);
+    node.handle.stop().await;
+}
+
+#[tokio::test]
 async fn nothing_overtakes_the_sandbox_that_it_is_for() {
     let node = Node::start();
     // Fifty others are asked for first, so that this one has to wait.

@@ -348,6 +348,24 @@ async fn executes_more_programs_in_a_container() {
     .await;
 }
 
+/// A program may be done before its runtime has said which process it is.
+#[tokio::test]
+async fn tells_the_exit_of_what_ends_at_once() {
+    each(async |bench| {
+        let (sandbox, _sockets) = bench.node.sandbox("pod").await;
+        let (id, _process, _keep) = bench.waiting(bench.node.spec("a", &sandbox, &["wait"])).await;
+        let one = async |code: u8| {
+            let exec = exec(&["exit", &code.to_string()]);
+            let (exit, _) = bench.exec(&id, exec).await.unwrap_or_else(|e| panic!("{}: {e}", bench.kind));
+            assert_eq!(exit.code, i32::from(code), "{}", bench.kind);
+        };
+        for _ in 0..15 {
+            tokio::join!(one(1), one(2), one(3), one(4));
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn gives_a_terminal() {
     each(async |bench| {

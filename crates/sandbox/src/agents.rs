@@ -27,6 +27,9 @@ const CONFIRMED_AT_ONCE: usize = 1000;
 /// How long what is to be told to an agent waits for more.
 const TELL_AFTER: Duration = Duration::from_millis(5);
 
+/// The longest `recoveryTimeoutSeconds`: a silence that lasts longer is certain for every sandbox.
+const LONGEST_FENCE: Duration = Duration::from_hours(24);
+
 /// What is known of one run at one agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Contact {
@@ -287,7 +290,7 @@ impl Agent {
 }
 
 /// The time of day so long ago.
-pub(crate) fn long_ago(ago: Duration) -> Timestamp {
+fn long_ago(ago: Duration) -> Timestamp {
     let now = Timestamp::now();
     now.checked_sub(ago).unwrap_or(now)
 }
@@ -296,6 +299,8 @@ pub(crate) fn long_ago(ago: Duration) -> Timestamp {
 #[derive(Debug, Default)]
 pub(crate) struct Agents {
     all: RwLock<HashMap<String, Arc<Agent>>>,
+    /// When those were last heard of that are no longer known: what they ran may run on.
+    left: Mutex<HashMap<String, (Instant, Timestamp)>>,
 }
 
 impl Agents {
@@ -325,8 +330,27 @@ impl Agents {
         Some(agent)
     }
 
-    pub(crate) fn remove(&self, uid: &str) -> Option<Arc<Agent>> {
-        self.all.write().remove(uid)
+    pub(crate) fn remove(&self, uid: &str) {
+        let Some(agent) = self.all.write().remove(uid) else { return };
+        let heard = {
+            let view = agent.view.lock();
+            view.heard.zip(view.heard_at)
+        };
+        if let Some(heard) = heard {
+            let mut left = self.left.lock();
+            left.retain(|_, (heard, _)| heard.elapsed() < LONGEST_FENCE);
+            left.insert(uid.to_owned(), heard);
+        }
+    }
+
+    /// What is known of the runs of an agent that is not known: how long it has been silent. That it has no place any more
+    /// proves nothing. Of one that was never heard of, silence counts from `begun`.
+    pub(crate) fn contact_of_unknown(&self, uid: &str, begun: Instant) -> Contact {
+        let (ago, at) = match self.left.lock().get(uid) {
+            Some((heard, at)) => (heard.elapsed(), *at),
+            None => (begun.elapsed(), long_ago(begun.elapsed())),
+        };
+        Contact::Silent { ago, at }
     }
 
     /// Every run that was started for this name, wherever.
@@ -337,5 +361,46 @@ impl Agents {
             agent.runs_of(name).into_iter().map(|entry| Run { agent: agent.clone(), entry })
         })
         .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agentcube_protos::link::Remote;
+    use tonic::transport::Endpoint;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn place(uid: &str) -> Place {
+        let nobody = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+        let id = AgentId { name: "agent".into(), uid: uid.into() };
+        Place { id, index: 0, dead: false, link: Arc::new(Remote::new(nobody)) }
+    }
+
+    /// A place that is gone proves nothing: the node of a Pod that was deleted by force may not have heard of it.
+    #[tokio::test(start_paused = true)]
+    async fn the_silence_of_who_has_left_counts_from_its_last_word() {
+        let (agents, pool, begun) = (Agents::default(), PoolKey::new("here", "pool"), Instant::now());
+        let ago = |uid| match agents.contact_of_unknown(uid, begun) {
+            Contact::Silent { ago, .. } => ago,
+            other => panic!("{other:?}"),
+        };
+        tokio::time::advance(3600 * SECOND).await;
+        let heard = agents.add(&pool, place("heard")).unwrap();
+        agents.add(&pool, place("never heard"));
+        heard.take_in(&SyncResponse { incarnation: "first".into(), ..SyncResponse::default() }, heard.ask());
+        tokio::time::advance(SECOND).await;
+        agents.remove("heard");
+        agents.remove("never heard");
+        tokio::time::advance(SECOND).await;
+        assert_eq!(ago("heard"), 2 * SECOND);
+        assert_eq!((ago("never heard"), ago("unknown")), (3602 * SECOND, 3602 * SECOND));
+        // Nobody waits for longer than that, so it need not be kept.
+        tokio::time::advance(LONGEST_FENCE).await;
+        agents.add(&pool, place("another")).unwrap().take_in(&SyncResponse::default(), 1);
+        agents.remove("another");
+        assert_eq!(agents.left.lock().keys().collect::<Vec<_>>(), ["another"]);
     }
 }

@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use kube::Client;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +28,12 @@ use crate::names::{Name, PoolKey};
 use crate::options::Options;
 use crate::pending::Pending;
 use crate::registry::Registry;
+use crate::rush::Rush;
 use crate::{pool, sandbox};
+
+/// Sandboxes that are reconciled at once. Many, because most of them wait for an agent: one that ends a program waits for
+/// as long as that is given to end by itself, and must not keep others from starting.
+const AT_ONCE: usize = 4096;
 
 /// The controllers of Sandbox and SandboxPool, and the fast path.
 pub struct Controllers {
@@ -52,30 +57,32 @@ impl Controllers {
         options: Options,
         metrics: &Metrics,
     ) -> Controllers {
-        let sandboxes = Controller::new("sandbox").concurrency(options.concurrency).metrics(metrics);
+        let sandboxes = Controller::new("sandbox").concurrency(AT_ONCE).metrics(metrics);
         let pools = Controller::new("sandboxpool").metrics(metrics);
         let every = watcher::Config::default();
         let core = Arc::new(Core {
             sandboxes: Cache::new(client.clone(), every.clone()),
             pools: Cache::new(client.clone(), every),
             client,
-            options,
             fleet,
             registry: Registry::default(),
             agents: Agents::default(),
             pending: Pending::default(),
             locks: Locks::default(),
+            calls: Semaphore::new(options.concurrency.max(1)),
             growing: Locks::default(),
             queue: sandboxes.queue(),
             pool_queue: pools.queue(),
             demand: Demand::default(),
             waiting: Waiting::default(),
+            rush: Rush::default(),
             hub: Hub::default(),
             counts: Counts::new(metrics),
             begun: Instant::now(),
             ready: watch::Sender::new(false),
             stop: CancellationToken::new(),
             events: OnceLock::new(),
+            options,
         });
         show(&core, metrics);
         Controllers { core, access, sandboxes, pools }

@@ -11,7 +11,7 @@ use agentcube_operator::queue::Queue;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +24,7 @@ use crate::names::{AgentId, Name, PoolKey, RunId};
 use crate::options::Options;
 use crate::pending::Pending;
 use crate::registry::{Full, Registry, Slot, Want};
+use crate::rush::Rush;
 
 /// How long a change of slots waits for more before a pool's counts are looked at.
 const COUNT_AFTER: Duration = Duration::from_millis(250);
@@ -40,11 +41,14 @@ pub(crate) struct Core {
     pub(crate) agents: Agents,
     pub(crate) pending: Pending,
     pub(crate) locks: Locks,
+    /// Places for requests to the API server.
+    pub(crate) calls: Semaphore,
     pub(crate) growing: Locks,
     pub(crate) queue: Queue<Name>,
     pub(crate) pool_queue: Queue<PoolKey>,
     pub(crate) demand: Demand,
     pub(crate) waiting: Waiting,
+    pub(crate) rush: Rush,
     pub(crate) hub: Hub,
     pub(crate) counts: Counts,
     pub(crate) begun: Instant,
@@ -88,13 +92,16 @@ impl Core {
         &self,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, ApiError> {
-        if !self.options.leading.now() {
-            return Err(ApiError::Unreachable("this process does not lead any more".into()));
-        }
-        match tokio::time::timeout(self.options.timing.api, request).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(kube::Error::Api(status))) => Err(ApiError::Answered(status)),
-            Ok(Err(error)) => Err(ApiError::Unreachable(error.to_string())),
+        let asking = async {
+            // Nobody closes it.
+            let _place = self.calls.acquire().await;
+            if self.options.leading.now() { Some(request.await) } else { None }
+        };
+        match tokio::time::timeout(self.options.timing.api, asking).await {
+            Ok(Some(Ok(answer))) => Ok(answer),
+            Ok(Some(Err(kube::Error::Api(status)))) => Err(ApiError::Answered(status)),
+            Ok(Some(Err(error))) => Err(ApiError::Unreachable(error.to_string())),
+            Ok(None) => Err(ApiError::Unreachable("this process does not lead any more".into())),
             Err(_) => Err(ApiError::Unreachable("the API server did not answer in time".into())),
         }
     }
@@ -123,10 +130,7 @@ impl Core {
         }
         match self.agents.get(&agent.uid) {
             Some(known) => known.contact(run, self.begun, self.options.timing.dropped),
-            None => {
-                let ago = self.begun.elapsed();
-                Contact::Silent { ago, at: crate::agents::long_ago(ago) }
-            }
+            None => self.agents.contact_of_unknown(&agent.uid, self.begun),
         }
     }
 

@@ -114,6 +114,7 @@ impl FastPath for FastPathService {
         let (metadata, _, message) = request.into_parts();
         let (subject, namespace, deadline) = self.admit(&metadata, Verb::Create, &message.namespace).await?;
         let _place = self.limits.enter(Limit::Creates, &namespace)?;
+        let _waits = self.core.rush.enter();
         let mode = if message.consistency_mode() == ConsistencyMode::Strong { "strong" } else { "fast" };
         let made = create::create(&self.core, &subject, &namespace, message, deadline).await;
         let outcome = made.as_ref().map_or_else(|status| status.code().description(), |_| "ok");

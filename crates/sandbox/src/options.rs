@@ -46,7 +46,7 @@ pub struct Options {
     /// With it, what FAST has acknowledged outlives the controller and the agent. Only this controller's, and those of
     /// its kind before it: the log does not know what another did meanwhile.
     pub log: Option<Log>,
-    /// Sandboxes that are reconciled at once.
+    /// Requests that the API server is sent at once.
     pub concurrency: usize,
 }
 

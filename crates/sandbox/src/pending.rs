@@ -21,6 +21,8 @@ use crate::names::{Name, RunId};
 use crate::object;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// So long the objects of answered creates wait while others are not answered yet.
+const LET_OTHERS_GO: Duration = Duration::from_millis(100);
 
 /// A run without an object.
 #[derive(Clone, Debug)]
@@ -138,6 +140,7 @@ impl Core {
     }
 
     async fn make(self: Arc<Self>, name: Name) {
+        self.rush.over(LET_OTHERS_GO).await;
         let (mut retry, mut refused_since) = (FIRST_RETRY, None);
         loop {
             {

@@ -4,6 +4,7 @@
 
 mod link;
 mod template;
+mod tokens;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +16,7 @@ use agentcube_protos::link::AgentApi;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus, Secret};
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
@@ -27,12 +28,13 @@ use crate::fleet::{Fleet, FleetError, Place};
 use crate::names::{AgentId, PoolKey};
 use link::PodLink;
 pub use template::PodOptions;
+pub use tokens::Tokens;
 
 /// Pods that have ended, and whose objects are gone, that are kept in mind.
 const MOST_ENDED: usize = 10_000;
 
-/// The agent that listens at an address; connects when it is asked something.
-pub type Dial = Arc<dyn Fn(SocketAddr) -> Arc<dyn AgentApi> + Send + Sync>;
+/// The agent of the pool with this UID that listens at an address; connects when it is asked something.
+pub type Dial = Arc<dyn Fn(&str, SocketAddr) -> Arc<dyn AgentApi> + Send + Sync>;
 
 /// The agents of all pools, as Pods.
 pub struct PodFleet {
@@ -146,7 +148,7 @@ impl PodFleet {
             }
             return;
         }
-        let link = Arc::new(PodLink::new(self.dial.clone()));
+        let link = Arc::new(PodLink::new(self.dial.clone(), owner_of(pod)));
         link.at(address);
         let id = AgentId { name: pod.name_any(), uid: uid.to_owned() };
         state.pools.entry(pool.clone()).or_default().insert(uid.to_owned(), index);
@@ -164,6 +166,7 @@ impl PodFleet {
     }
 
     async fn create(&self, pool: &SandboxPool, index: u32) -> Result<(), FleetError> {
+        self.ensure_token(pool).await?;
         let pod = template::pod(pool, index, &self.options).map_err(FleetError)?;
         let (namespace, name) = (pool.namespace().unwrap_or_default(), pod.name_any());
         let made = match self.api(&namespace).create(&PostParams::default(), &pod).await {
@@ -175,6 +178,25 @@ impl PodFleet {
         };
         self.put(made);
         Ok(())
+    }
+
+    /// The Secret with the token of the pool's agents is there.
+    async fn ensure_token(&self, pool: &SandboxPool) -> Result<(), FleetError> {
+        let Some(tokens) = &self.options.tokens else { return Ok(()) };
+        let secret = tokens.secret(pool);
+        let (namespace, name) = (pool.namespace().unwrap_or_default(), secret.name_any());
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
+        let failed = |error: kube::Error| FleetError(format!("Secret {namespace}/{name}: {error}"));
+        match api.create(&PostParams::default(), &secret).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            made => return made.map(drop).map_err(failed),
+        }
+        let found = api.get_opt(&name).await.map_err(failed)?;
+        if found.is_some_and(|found| found.data == secret.data) {
+            return Ok(());
+        }
+        // That of a pool of the same name, which is about to go, or somebody else's.
+        Err(FleetError(format!("Secret {namespace}/{name} is there and not of this pool: remove it")))
     }
 
     /// Whether the Pod of this name is an agent in this place.
@@ -256,6 +278,12 @@ impl Fleet for PodFleet {
         let known = state.agents.get(&agent.uid);
         known.is_some_and(|known| known.dead) || state.ended.contains(&agent.uid)
     }
+}
+
+/// The UID of the pool that a Pod is an agent of.
+fn owner_of(pod: &Pod) -> String {
+    let mut owners = pod.owner_references().iter().filter(|owner| owner.controller == Some(true));
+    owners.next().map(|owner| owner.uid.clone()).unwrap_or_default()
 }
 
 /// Which place of which pool a Pod is in, if it is an agent of a pool.

@@ -2,15 +2,19 @@
 //! A test body sees the same type for both and must not care which it has.
 
 pub mod embedded;
+pub mod pretended_node;
 pub mod process;
 pub mod real;
 pub mod up;
+pub mod whole;
 
 use std::any::Any;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::http_client::HttpClient;
@@ -38,6 +42,8 @@ pub struct Binaries {
     pub apiserver: PathBuf,
     pub controller_manager: PathBuf,
     pub kubectl: PathBuf,
+    /// The kubeconfig of a whole cluster that is to be taken instead.
+    pub whole: Option<PathBuf>,
 }
 
 impl Binaries {
@@ -63,6 +69,7 @@ impl Binaries {
                 find(&cache.join("kubernetes-v1.36.4"), "kube-controller-manager")?
             },
             kubectl: find(&kubernetes, "kubectl")?,
+            whole: None,
         })
     }
 }
@@ -90,8 +97,12 @@ impl Cluster {
         Self::real_with(binaries, real::Controllers::Api).await
     }
 
-    /// A real kube-apiserver with its etcd and the given controllers.
+    /// A real kube-apiserver with its etcd and the given controllers; or a whole cluster that runs already.
     pub async fn real_with(binaries: &Binaries, controllers: real::Controllers) -> Result<Cluster> {
+        if let Some(path) = &binaries.whole {
+            let (kubeconfig, http, _) = whole::connect(path)?;
+            return Self::assemble(Kind::Real, http, &kubeconfig, Box::new(()));
+        }
         let server = real::Real::start(binaries, controllers).await?;
         let http = server.client()?;
         let kubeconfig = server.kubeconfig();
@@ -115,9 +126,19 @@ impl Cluster {
     }
 }
 
+/// Below those that the kernel gives to connections: one that asks for a server which is away could be given the
+/// server's own port, and keep it from coming back. Above those that servers have by convention.
+const PORTS: Range<u16> = 12_000..30_000;
+
 /// A port that was free a moment ago. Whoever uses it must be ready to lose the race and try another.
 pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    // Other processes look for ports at the same time, so each begins somewhere else.
+    let begin = RandomState::new().hash_one(std::process::id());
+    let ports = u64::from(PORTS.end - PORTS.start);
+    (0..ports)
+        .map(|turn| PORTS.start + u16::try_from(begin.wrapping_add(turn) % ports).unwrap_or_default())
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .context("no port is free")
 }
 
 /// A kubeconfig for one server and one token; JSON, which is YAML too.

@@ -3,6 +3,7 @@
 //!
 //! Nothing here reads the environment or decides what a server should answer: the real one does.
 
+pub mod cases;
 pub mod cluster;
 pub mod containers;
 pub mod difference;
@@ -14,8 +15,10 @@ pub mod gateway;
 pub mod golden;
 pub mod http_client;
 pub mod image;
+pub mod inventory;
 pub mod mask;
 pub mod openapi;
+pub mod rights;
 pub mod suite;
 pub mod supervise;
 pub mod tape;

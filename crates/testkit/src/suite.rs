@@ -9,11 +9,13 @@ use anyhow::Result;
 
 use crate::cluster::Binaries;
 
-/// What the user asked of a suite: `[--record] [--only embedded|real] [FILTER]`.
+/// What the user asked of a suite: `[--record] [--only embedded|real] [--cluster] [FILTER]`.
 #[derive(Debug, Default)]
 pub struct Options {
     pub record: bool,
     pub only: Option<String>,
+    /// The real server is that of the whole cluster which `cargo xtask cluster up` has started; nothing else is wanted.
+    pub cluster: bool,
     pub filter: Option<String>,
     /// Nothing may be skipped.
     pub strict: bool,
@@ -40,6 +42,7 @@ impl Options {
             match arg.as_str() {
                 "--record" => options.record = true,
                 "--only" => options.only = args.next(),
+                "--cluster" => (options.cluster, options.only) = (true, Some(crate::Kind::Real.to_string())),
                 // Flags of the standard harness, which cargo or an editor may pass.
                 flag if flag.starts_with('-') => {}
                 filter => options.filter = Some(filter.to_owned()),
@@ -50,7 +53,9 @@ impl Options {
 
     /// The programs of a real cluster, or why there are none.
     pub fn binaries(&self) -> Result<Binaries> {
-        Binaries::find(self.assets.clone(), &self.cache)
+        let binaries = Binaries::find(self.assets.clone(), &self.cache)?;
+        let whole = self.cluster.then(|| crate::cluster::whole::kubeconfig(&self.cache));
+        Ok(Binaries { whole, ..binaries })
     }
 
     /// Whether trials on this server are wanted.
@@ -91,6 +96,13 @@ impl Report {
     pub fn skip(&mut self, name: &str, trials: usize, why: &str) {
         self.skipped += trials;
         println!("SKIPPED: {name} ({trials} trials): {why}");
+    }
+
+    /// Takes over what another has noted, for trials that run beside each other.
+    pub fn absorb(&mut self, other: Report) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        self.skipped += other.skipped;
     }
 
     /// Prints the closing line. With `strict`, a skipped trial is a failure.

@@ -10,7 +10,7 @@ use crate::Settings;
 use crate::process::{quietly, timed};
 
 /// Of Envoy Gateway. The suite that uses its definitions knows it too.
-const VERSION: &str = "v1.9.1";
+pub(super) const VERSION: &str = "v1.9.1";
 /// Where the module has them.
 const DEFINITIONS: [&str; 2] =
     ["charts/gateway-helm/charts/crds/crds", "charts/gateway-helm/charts/crds/crds/generated"];

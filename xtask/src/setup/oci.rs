@@ -10,9 +10,9 @@ use crate::Settings;
 use crate::process::{find_program, quietly, timed};
 
 /// Of gVisor's branch that builds with Go alone.
-const GVISOR: &str = "v0.0.0-20260224225140-573d5e7127a8";
+pub(super) const GVISOR: &str = "v0.0.0-20260224225140-573d5e7127a8";
 /// Where all of them are in the cache; the tests know it too.
-const DIRECTORY: &str = "oci-20260224";
+pub(crate) const DIRECTORY: &str = "oci-20260224";
 /// What the two runtimes load that a small machine may lack.
 const LIBRARIES: [&str; 3] = ["libyajl2", "libseccomp2", "libcap2"];
 

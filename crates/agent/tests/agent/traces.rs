@@ -40,6 +40,12 @@ impl Traces {
         self.processes.difference(&before.processes).copied().collect()
     }
 
+    /// Whether the spawner has at least so many descriptors.
+    pub(crate) fn have(&self, descriptors: usize) -> Result<()> {
+        ensure!(self.descriptors >= descriptors, "{} descriptors", self.descriptors);
+        Ok(())
+    }
+
     pub(crate) fn compare(&self, before: &Self) -> Result<()> {
         let Self { processes, cgroups, mounts, descriptors } = self;
         ensure!(processes == &before.processes, "processes are left: {processes:?}");

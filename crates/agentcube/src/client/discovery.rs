@@ -31,6 +31,13 @@ impl Kind {
         Self { version, kind, plural, singular: "pod".to_owned(), namespaced: true, ..Self::default() }
     }
 
+    /// Known without asking: one of ours.
+    pub(crate) fn backups() -> Self {
+        let [group, version, kind, plural] =
+            ["middleware.io", "v1alpha1", "Backup", "backups"].map(str::to_owned);
+        Self { group, version, kind, plural, namespaced: true, ..Self::default() }
+    }
+
     pub(crate) fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }

@@ -8,7 +8,7 @@ use crate::output::{Paint, Table, age};
 /// Events that are shown; an object may have more.
 const MOST: &str = "500";
 
-pub(super) async fn fetch(server: &Server, object: &Value) -> Result<Vec<Value>, Error> {
+pub(crate) async fn fetch(server: &Server, object: &Value) -> Result<Vec<Value>, Error> {
     let metadata = &object["metadata"];
     let Some(uid) = metadata["uid"].as_str() else { return Ok(Vec::new()) };
     // Events about objects without a namespace are kept in this one.
@@ -34,7 +34,7 @@ fn last_seen(event: &Value) -> String {
     times.into_iter().find_map(Value::as_str).or(created).unwrap_or_default().to_owned()
 }
 
-pub(super) fn render(events: &[Value], paint: Paint) -> String {
+pub(crate) fn render(events: &[Value], paint: Paint) -> String {
     if events.is_empty() {
         return format!("{} <none>\n", paint.strong("Events:"));
     }

@@ -1,7 +1,7 @@
 //! `agentcube describe`: one object in full, for people. Any kind works; Pods show their containers, and our own kinds
 //! what their conditions say before anything else.
 
-mod events;
+pub(crate) mod events;
 mod outline;
 mod pod;
 

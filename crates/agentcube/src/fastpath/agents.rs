@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentcube_instance::token;
 use agentcube_protos::link::{AgentApi, Remote};
-use agentcube_sandbox::{Dial, PodOptions};
+use agentcube_sandbox::{Dial, PodOptions, Tokens};
 use anyhow::Context;
 use clap::Args;
 use hyper_util::rt::TokioIo;
+use kube::Client;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -39,6 +41,10 @@ pub(crate) struct Agents {
     /// The token to show to agents; nothing is encrypted then
     #[arg(long, value_name = "FILE")]
     agent_token_file: Option<PathBuf>,
+    /// Instead: a token for each pool, made from this Secret of the operator's namespace, which is made if there is none;
+    /// agents get it by a Secret beside their pool
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["agent_token_file", "agent_tls_cert", "agent_secret"])]
+    agent_keys: Option<String>,
     /// The certificate to show to agents instead
     #[arg(long, value_name = "FILE", requires_all = ["agent_tls_key", "agent_ca"], conflicts_with = "agent_token_file")]
     agent_tls_cert: Option<PathBuf>,
@@ -54,30 +60,49 @@ pub(crate) struct Agents {
 }
 
 impl Agents {
-    pub(super) fn pods(&self) -> PodOptions {
+    /// What the tokens of pools are made from, if they are.
+    pub(super) async fn tokens(&self, client: &Client, namespace: &str) -> anyhow::Result<Option<Tokens>> {
+        let Some(name) = &self.agent_keys else { return Ok(None) };
+        let secret = token::ensure_token(client.clone(), namespace, name).await?;
+        Ok(Some(Tokens::new(&secret)))
+    }
+
+    pub(super) fn pods(&self, tokens: Option<Tokens>) -> PodOptions {
         PodOptions {
             port: self.agent_port,
             image: self.agent_image.clone(),
             secret: self.agent_secret.clone(),
+            tokens,
             certificates: self.agent_tls_cert.is_some(),
         }
     }
 
-    pub(super) fn dial(&self) -> anyhow::Result<Dial> {
+    /// Says what is wrong before anything is asked.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if self.agent_keys.is_none() { self.dial(None).map(drop) } else { Ok(()) }
+    }
+
+    pub(super) fn dial(&self, tokens: Option<Tokens>) -> anyhow::Result<Dial> {
+        if let Some(tokens) = tokens {
+            return Ok(Arc::new(move |pool, address| -> Arc<dyn AgentApi> {
+                let agent = Remote::with_token(endpoint(address).connect_lazy(), &tokens.of(pool));
+                Arc::new(agent.expect("a token is text"))
+            }));
+        }
         if let Some(path) = &self.agent_token_file {
             let token = read_token(path)?;
-            return Ok(Arc::new(move |address| -> Arc<dyn AgentApi> {
+            return Ok(Arc::new(move |_, address| -> Arc<dyn AgentApi> {
                 let agent = Remote::with_token(endpoint(address).connect_lazy(), &token);
                 Arc::new(agent.expect("a token is text"))
             }));
         }
         let Some(tls) = self.tls()? else {
-            let message = "agents have to know who calls: give --agent-token-file, or --agent-tls-cert, \
+            let message = "agents have to know who calls: give --agent-keys, --agent-token-file, or --agent-tls-cert, \
                            --agent-tls-key and --agent-ca";
             return Err(Usage(message.into()).into());
         };
         tls.read().context("--agent-tls-cert, --agent-tls-key or --agent-ca")?;
-        Ok(Arc::new(move |address| -> Arc<dyn AgentApi> { Arc::new(Remote::new(tls.channel(address))) }))
+        Ok(Arc::new(move |_, address| -> Arc<dyn AgentApi> { Arc::new(Remote::new(tls.channel(address))) }))
     }
 
     fn tls(&self) -> anyhow::Result<Option<Tls>> {

@@ -14,7 +14,7 @@ use agentcube_api::GoDuration;
 use agentcube_extproc::Tls;
 use agentcube_operator::leader;
 use agentcube_operator::metrics::Registry;
-use agentcube_router::observe::admin::{self, Admin, Secret};
+use agentcube_router::observe::admin::Ready;
 use agentcube_sandbox::{Access, Controllers, Leading, OneToken, Options, PodFleet, PodOptions, Reviews};
 use anyhow::Context;
 use clap::Args;
@@ -26,9 +26,10 @@ use crate::environment::Environment;
 use crate::exit::{Outcome, Usage};
 use crate::router::{say, shutdown};
 use crate::sandbox_agent::read_token;
-use crate::{client, memory};
+use crate::{admin, client, memory};
 use agents::Agents;
 use place::Held;
+pub(crate) use place::identity;
 use serve::Front;
 use timing::Change;
 
@@ -78,12 +79,8 @@ pub(crate) struct Arguments {
     /// How long a create waits for a new agent when all are full
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     wait_for_agent: GoDuration,
-    /// Show operators /metrics here; anywhere but on loopback only with a token
-    #[arg(long, value_name = "ADDRESS")]
-    admin_listen: Option<SocketAddr>,
-    /// The token that opens /metrics on other addresses than loopback
-    #[arg(long, value_name = "FILE", requires = "admin_listen")]
-    admin_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    admin: admin::Arguments,
     /// Changes a time of the protocol, for tests: NAME=DURATION
     #[arg(long, value_name = "NAME=DURATION", hide = true)]
     timing: Vec<Change>,
@@ -110,23 +107,6 @@ impl Arguments {
             Some(path) => Arc::new(OneToken::new(&read_token(path)?)),
             None => Arc::new(Reviews::new(client.clone())),
         })
-    }
-
-    async fn admin(&self, metrics: &Registry) -> anyhow::Result<Option<(TcpListener, Admin)>> {
-        let Some(address) = self.admin_listen else { return Ok(None) };
-        let token = match &self.admin_token_file {
-            None if !admin::is_local(&address) => {
-                let message =
-                    format!("--admin-listen {address}: others can reach it, so give --admin-token-file");
-                return Err(Usage(message).into());
-            }
-            None => None,
-            Some(path) => Secret::new(&read_token(path)?),
-        };
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
-        let sessions: admin::Sessions = Arc::new(|_| Err("sessions are with the routers".to_owned()));
-        Ok(Some((listener, Admin { metrics: metrics.clone(), sessions, token })))
     }
 
     fn election(&self, held: Option<&Held>) -> anyhow::Result<leader::Options> {
@@ -196,28 +176,35 @@ impl Work {
 /// Runs until it is told to stop, or leads no longer.
 pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyhow::Result<Outcome> {
     let tls = arguments.tls()?;
-    let dial = arguments.agents.dial()?;
+    arguments.agents.check()?;
     let held =
         arguments.data_dir.as_deref().map(|path| Held::take(path, arguments.name.as_deref())).transpose()?;
     let election = arguments.election(held.as_ref())?;
     let shutdown = shutdown()?;
     let client =
         client::of_cluster(arguments.kubeconfig.clone(), arguments.context.clone(), environment).await?;
+    let tokens = arguments.agents.tokens(&client, &arguments.namespace).await?;
     let metrics = Registry::new();
     let stop = CancellationToken::new();
-    if let Some((listener, admin)) = arguments.admin(&metrics).await? {
-        say(&format!("admin at {}", listener.local_addr()?));
-        tokio::spawn(admin.serve(listener, stop.clone()));
-    }
+    let admin = arguments.admin.bind(None).await?;
     tokio::spawn(memory::give_back());
     let listener = TcpListener::bind(arguments.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", arguments.listen))?;
-    say(&format!("ready at {}", listener.local_addr()?));
+    let address = listener.local_addr()?;
     let (front, serving) = serve::start(listener, tls, stop.clone())?;
+    if let Some(admin) = admin {
+        let front = front.clone();
+        let ready: Ready = Arc::new(move || match front.is_open() {
+            true => Ok(()),
+            false => Err("it does not lead, so it does not serve".into()),
+        });
+        admin.serve(metrics.clone(), admin::no_sessions(), ready, stop.clone())?;
+    }
+    say(&format!("ready at {address}"));
     let work = Work {
         access: arguments.access(&client)?,
-        pods: arguments.agents.pods(),
-        dial,
+        pods: arguments.agents.pods(tokens.clone()),
+        dial: arguments.agents.dial(tokens)?,
         options: arguments.options(),
         metrics,
         front,

@@ -69,7 +69,7 @@ pub(super) fn log(directory: &Path, term: u64) -> anyhow::Result<Log> {
 }
 
 /// No other process has the same, not even one of the same name.
-pub(super) fn identity(name: &str) -> String {
+pub(crate) fn identity(name: &str) -> String {
     use std::hash::{BuildHasher, RandomState};
     let random = || RandomState::new().hash_one(std::process::id());
     format!("{name}_{:016x}{:016x}", random(), random())

@@ -42,6 +42,10 @@ impl Front {
         self.health.set_service_status(FastPath::NAME, ServingStatus::Serving).await;
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        self.service.read().is_some()
+    }
+
     pub(super) async fn close(&self) {
         *self.service.write() = None;
         self.health.set_service_status(FastPath::NAME, ServingStatus::NotServing).await;

@@ -1,7 +1,7 @@
 //! `agentcube invoke`: a request to a Task through its gateway, as any client would send it. The answer is passed on as
 //! it comes.
 
-mod request;
+pub(crate) mod request;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;

@@ -10,17 +10,17 @@ use crate::client::escape;
 use crate::exit::Usage;
 
 /// What the command line wants.
-pub(super) struct Wanted<'a> {
-    pub(super) path: &'a str,
-    pub(super) session: Option<&'a str>,
-    pub(super) method: Option<&'a Method>,
+pub(crate) struct Wanted<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) session: Option<&'a str>,
+    pub(crate) method: Option<&'a Method>,
     /// As `name: value`.
-    pub(super) headers: &'a [String],
-    pub(super) body: Option<Full<Bytes>>,
+    pub(crate) headers: &'a [String],
+    pub(crate) body: Option<Full<Bytes>>,
 }
 
 /// The request, and host and port of the address that it is for.
-pub(super) fn build(
+pub(crate) fn build(
     address: &str,
     task: &Value,
     wanted: Wanted<'_>,

@@ -35,8 +35,13 @@ impl Document {
 
     /// `file.yaml, document 2, line 7`; the line is that of the field, or of the nearest one around it.
     pub(crate) fn place(&self, field: Option<&str>) -> String {
-        let line = self.places.line_of(field.unwrap_or_default(), &self.object);
+        let line = self.line(field.unwrap_or_default());
         format!("{}, document {}, line {line}", self.file, self.number)
+    }
+
+    /// The line of a field, or of the nearest one around it.
+    pub(crate) fn line(&self, field: &str) -> u64 {
+        self.places.line_of(field, &self.object)
     }
 
     fn check(&self) -> Result<(), Problem> {
@@ -142,7 +147,8 @@ fn read(path: &Path) -> Result<String, Problem> {
     }
 }
 
-fn parse(file: &str, text: &str) -> Result<Vec<Document>, Problem> {
+/// The documents of a text that is called so.
+pub(crate) fn parse(file: &str, text: &str) -> Result<Vec<Document>, Problem> {
     let options = serde_saphyr::options! { with_snippet: false };
     let parsed: Vec<Located> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let shown = error.to_string();

@@ -11,6 +11,11 @@ impl Paint {
         Self(stream.colour)
     }
 
+    #[cfg(test)]
+    pub(crate) fn off() -> Self {
+        Self(false)
+    }
+
     pub(crate) fn good(self, text: &str) -> String {
         self.wrap("32", text)
     }

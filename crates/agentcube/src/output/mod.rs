@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 pub(crate) use colour::Paint;
-pub(crate) use table::Table;
+pub(crate) use table::{Table, width};
 
 /// Formats for machines; they stay as they are from release to release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

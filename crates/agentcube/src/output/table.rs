@@ -66,7 +66,7 @@ fn line(row: &[String], widths: &[usize], indent: usize) -> String {
 }
 
 /// Characters, which is what most terminals show; colours take no room.
-fn width(cell: &str) -> usize {
+pub(crate) fn width(cell: &str) -> usize {
     let mut count = 0;
     let mut characters = cell.chars();
     while let Some(character) = characters.next() {

@@ -61,7 +61,7 @@ pub(crate) async fn run(arguments: Arguments, environment: &Environment) -> anyh
 }
 
 /// What the fast path refused, for people.
-fn refusal(status: &Status) -> anyhow::Error {
+pub(crate) fn refusal(status: &Status) -> anyhow::Error {
     let message = match (status.message(), refused::retry_of(status)) {
         ("", _) => format!("the fast path answered {:?}", status.code()),
         (message, None) => message.to_owned(),

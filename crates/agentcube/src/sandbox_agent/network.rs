@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -218,6 +219,10 @@ impl SandboxNetwork for Forwarded {
 
     fn connect<'a>(&'a self, id: &'a SandboxId, port: u16) -> BoxFuture<'a, io::Result<TcpStream>> {
         self.guests.connect(id, port)
+    }
+
+    fn socket<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, io::Result<(OwnedFd, Ipv4Addr)>> {
+        self.guests.socket(id)
     }
 }
 

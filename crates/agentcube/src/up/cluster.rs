@@ -13,9 +13,10 @@ use agentcube_runtime::spawner::{self, Spawner};
 use agentcube_runtime::spec::{Mount, Source};
 use anyhow::Context;
 
+use super::console::Console;
 use super::operator::{self, Operator};
 use super::sandboxes::{self, Sandboxes};
-use super::{definitions, gateway, offer, runtimes};
+use super::{definitions, forge, gateway, offer, runtimes};
 use crate::access_log;
 use crate::paths::DataDir;
 
@@ -32,12 +33,20 @@ pub(super) struct Options<'a> {
     pub(super) listen: SocketAddr,
     /// Directories that containers of the image `host` see besides the machine's programs.
     pub(super) host_directories: Vec<PathBuf>,
+    /// The bundler of front ends, if it is named.
+    pub(super) bundler: Option<PathBuf>,
     /// Where OCI runtimes are looked for.
     pub(super) runtime_directories: Vec<PathBuf>,
     pub(super) egress: network::Egress,
     /// The socket for requests to Tasks.
     pub(super) gateway: TcpListener,
+    /// The socket for browsers.
+    pub(super) console: TcpListener,
     pub(super) access_log: access_log::Arguments,
+    /// Apps are looked after.
+    pub(super) middleware: bool,
+    /// Front ends are looked after.
+    pub(super) forge: bool,
     /// Where programs are looked for.
     pub(super) path: Vec<PathBuf>,
 }
@@ -48,6 +57,7 @@ pub(super) struct Cluster {
     node: Node,
     operator: Operator,
     sandboxes: Sandboxes,
+    console: Console,
     gateway: SocketAddr,
 }
 
@@ -94,11 +104,20 @@ impl Cluster {
             spawner: spawner.clone(),
             images: images.clone(),
         };
-        let node = start_node(&options, parts, apiserver.addr())?;
+        let (builds, builds_at) = options.forge.then(forge::bind).transpose()?.unzip();
+        let node = start_node(&options, parts, apiserver.addr(), builds_at)?;
         definitions::install(&client).await.context("cannot install the definitions of AgentCube's kinds")?;
         runtimes::install(&client, names.clone()).await?;
         let at = options.gateway.local_addr().context("the gateway's socket has no address")?;
         gateway::install(&client, at.port()).await?;
+        let forge = builds.map(|listener| forge::Machine {
+            listener,
+            directory: options.data.builds(),
+            bundler: options.bundler,
+            path: options.path.clone(),
+            image: offer::HOST.into(),
+            program: PROGRAM.into(),
+        });
         let machine = offer::Machine {
             namespace: operator::NAMESPACE,
             program: PROGRAM,
@@ -128,6 +147,8 @@ impl Cluster {
             address: at.ip(),
             metrics: metrics.clone(),
             access_log: options.access_log,
+            forge,
+            middleware: options.middleware,
         });
         let (operator, sandboxes, ()) = tokio::join!(operator, sandboxes, node.ready());
         let (operator, sandboxes) = (operator?, sandboxes.context("cannot start the fast path")?);
@@ -135,12 +156,18 @@ impl Cluster {
         let (debug, grpc) = (Some(operator.debug()), Some(sandboxes.service()));
         let metrics: Option<hooks::Metrics> = Some(Arc::new(move || metrics.encode()));
         api.set_hooks(Hooks { metrics, debug, grpc, ..api.hooks() });
-        Ok(Self { apiserver, node, operator, sandboxes, gateway: at })
+        let console = Console::start(options.console, &apiserver.kubeconfig_yaml()).await?;
+        Ok(Self { apiserver, node, operator, sandboxes, console, gateway: at })
     }
 
     /// Where requests to Tasks come in.
     pub(super) fn gateway(&self) -> SocketAddr {
         self.gateway
+    }
+
+    /// Where browsers come in.
+    pub(super) fn console(&self) -> SocketAddr {
+        self.console.address()
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -158,6 +185,7 @@ impl Cluster {
 
     /// Lets what is under way come to its end.
     pub(super) async fn stop(self) {
+        self.console.stop().await;
         self.operator.stop().await;
         self.sandboxes.stop().await;
         self.node.stop().await;
@@ -169,9 +197,11 @@ fn start_node(
     options: &Options<'_>,
     parts: agentcube_node::Parts,
     api_server: SocketAddr,
+    builds: Option<SocketAddr>,
 ) -> anyhow::Result<Node> {
     let network = network::Options {
         api_server: Some(api_server),
+        platform: builds.map(|at| (forge::PLATFORM, at)),
         egress: options.egress,
         ..network::Options::default()
     };

@@ -20,7 +20,7 @@ const SOURCE: &str = "agentcube.io/definition-source";
 const ESTABLISH_LIMIT: Duration = Duration::from_secs(20);
 
 /// The files of deploy/crds, each as one line of JSON: YAML takes many times as long to read, at every first start.
-const DEFINITIONS: &str = include_str!("definitions.jsonl");
+pub(crate) const DEFINITIONS: &str = include_str!("definitions.jsonl");
 
 /// Installs what is missing or differs, and waits until all are served.
 pub(super) async fn install(client: &kube::Client) -> anyhow::Result<()> {
@@ -122,7 +122,7 @@ mod tests {
         };
         install(&client).await.unwrap();
         let first = versions().await;
-        assert_eq!(first.len(), 14);
+        assert_eq!(first.len(), 15);
         let tasks: Value = client
             .request(http::Request::get("/apis/agentcube.io/v1alpha1/tasks").body(Vec::new()).unwrap())
             .await

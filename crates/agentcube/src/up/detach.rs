@@ -28,6 +28,7 @@ pub(super) fn run(arguments: &Arguments, log_filter: &str, data: &DataDir) -> an
         command.arg("--data-dir").arg(path);
     }
     command.args(["--gateway-listen", &arguments.gateway_listen.to_string()]);
+    command.args(["--console-listen", &arguments.console_listen.to_string()]);
     if let Some(path) = arguments.access_log.given() {
         command.arg("--access-log").arg(path);
     }
@@ -40,8 +41,17 @@ pub(super) fn run(arguments: &Arguments, log_filter: &str, data: &DataDir) -> an
     for directory in &arguments.oci_runtime_dir {
         command.arg("--oci-runtime-dir").arg(directory);
     }
+    if let Some(bundler) = &arguments.bundler {
+        command.arg("--bundler").arg(bundler);
+    }
     if arguments.no_egress {
         command.arg("--no-egress");
+    }
+    if arguments.no_middleware {
+        command.arg("--no-middleware");
+    }
+    if arguments.no_forge {
+        command.arg("--no-forge");
     }
     if arguments.merge_kubeconfig {
         command.arg("--merge-kubeconfig");

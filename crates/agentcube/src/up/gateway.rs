@@ -26,16 +26,25 @@ const US: &str = "agentcube-up";
 
 /// Takes the wanted port; with port 0, that of the last run, the usual one, or any.
 pub(super) fn bind(wanted: SocketAddr, last: Option<SocketAddr>) -> anyhow::Result<TcpListener> {
-    let habits = last.into_iter().chain([SocketAddr::new(wanted.ip(), USUAL_PORT)]);
+    bind_by_habit(wanted, last, USUAL_PORT).with_context(|| {
+        format!("cannot listen on {wanted} for requests to Tasks: choose another --gateway-listen")
+    })
+}
+
+/// The same for any socket that has a usual port.
+pub(super) fn bind_by_habit(
+    wanted: SocketAddr,
+    last: Option<SocketAddr>,
+    usual_port: u16,
+) -> io::Result<TcpListener> {
+    let habits = last.into_iter().chain([SocketAddr::new(wanted.ip(), usual_port)]);
     let habits = habits.filter(|_| wanted.port() == 0);
     // A port that somebody listens on at every address could be bound at ours; it would be taken from them.
     let free = |address: &SocketAddr| !is_served(*address);
     if let Some(listener) = habits.filter(free).find_map(|address| TcpListener::bind(address).ok()) {
         return Ok(listener);
     }
-    TcpListener::bind(wanted).with_context(|| {
-        format!("cannot listen on {wanted} for requests to Tasks: choose another --gateway-listen")
-    })
+    TcpListener::bind(wanted)
 }
 
 fn is_served(address: SocketAddr) -> bool {

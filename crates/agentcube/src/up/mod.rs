@@ -1,9 +1,11 @@
 //! `agentcube up`: everything in one process, from the lock on the data directory to the last drained part.
 
 pub(crate) mod cluster;
-mod definitions;
+mod console;
+pub(crate) mod definitions;
 mod detach;
 pub(crate) mod footprint;
+mod forge;
 mod gateway;
 pub(crate) mod log;
 mod merge;
@@ -55,15 +57,27 @@ pub(crate) struct Arguments {
     /// Where requests to Tasks come in; port 0 is the port of the last run, 8090, or a free one
     #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))]
     gateway_listen: SocketAddr,
+    /// Where the console listens, on loopback only; port 0 is the port of the last run, 8091, or a free one
+    #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))]
+    console_listen: SocketAddr,
     /// Show this directory, read-only, to containers of the image `host`; may be given several times
     #[arg(long, value_name = "DIR")]
     host_image_dir: Vec<PathBuf>,
     /// Look for runc, crun and runsc in this directory before those of PATH; may be given several times
     #[arg(long, value_name = "DIR")]
     oci_runtime_dir: Vec<PathBuf>,
+    /// The bundler of front ends, esbuild [default: that of the PATH]
+    #[arg(long, value_name = "FILE")]
+    bundler: Option<PathBuf>,
     /// Pods reach each other and Services, but nothing outside
     #[arg(long)]
     no_egress: bool,
+    /// Leave Apps, Components and Groups alone, for controllers of them that run elsewhere
+    #[arg(long)]
+    no_middleware: bool,
+    /// Leave FrontendIntegrations and JSBundles alone, for controllers of them that run elsewhere
+    #[arg(long, conflicts_with = "bundler")]
+    no_forge: bool,
     #[command(flatten)]
     access_log: access_log::Arguments,
     /// Run in the background; returns when it is ready
@@ -147,7 +161,7 @@ async fn serve(
     if arguments.merge_kubeconfig {
         merge::run(&cluster.kubeconfig(), environment)?;
     }
-    let place = Place { api: cluster.address(), gateway: cluster.gateway() };
+    let place = Place { api: cluster.address(), gateway: cluster.gateway(), console: cluster.console() };
     lock.announce(Phase::Ready, Some(place))?;
     let banner = banner(data, &lock.record(Phase::Ready, Some(place)), began.elapsed(), arguments);
     // Nobody may be listening any more, which is no reason to stop serving.
@@ -191,20 +205,31 @@ async fn start(
     let remembered = remembered_address(&data.address(), arguments.listen);
     let gateway = arguments.gateway_listen;
     let gateway = gateway::bind(gateway, remembered_address(&data.gateway(), gateway))?;
+    let console = arguments.console_listen;
+    let console = console::bind(console, remembered_address(&data.console(), console))?;
     let path: Vec<PathBuf> = std::env::split_paths(&environment.path).collect();
     let options = cluster::Options {
         data,
         memory: arguments.memory,
         listen: remembered.filter(|address| can_listen(*address)).unwrap_or(arguments.listen),
         host_directories: arguments.host_image_dir.clone(),
+        bundler: arguments.bundler.as_deref().map(std::path::absolute).transpose()?,
         runtime_directories: directories.chain(path.iter().cloned()).collect(),
         egress: if arguments.no_egress { Egress::Closed } else { Egress::Open },
         gateway,
+        console,
         access_log: arguments.access_log.clone(),
+        middleware: !arguments.no_middleware,
+        forge: !arguments.no_forge,
         path,
     };
     let cluster = Cluster::start(options, spawner).await?;
-    for (path, address) in [(data.address(), cluster.address()), (data.gateway(), cluster.gateway())] {
+    let addresses = [
+        (data.address(), cluster.address()),
+        (data.gateway(), cluster.gateway()),
+        (data.console(), cluster.console()),
+    ];
+    for (path, address) in addresses {
         write_private(&path, address.to_string().as_bytes())
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -241,6 +266,7 @@ fn banner(data: &DataDir, record: &Record, took: Duration, arguments: &Arguments
     let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
     row("API:", record.address.clone().unwrap_or_default());
     row("gateway:", record.gateway.clone().unwrap_or_default());
+    row("console:", record.console.clone().unwrap_or_default());
     row("data:", if arguments.memory { "in memory".into() } else { data.path().display().to_string() });
     row("kubeconfig:", kubeconfig.display().to_string());
     if arguments.background {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use agentcube_instance::spec::{Config, Guard, Isolation, Program, Runtime};
 
 /// The image of this machine's own programs.
-const HOST: &str = "host";
+pub(super) const HOST: &str = "host";
 /// What the image shows of this machine, besides what it was told to show.
 const SHOWN: [&str; 4] = ["/usr", "/bin", "/sbin", "/opt"];
 /// Where programs are looked for, whatever PATH says.

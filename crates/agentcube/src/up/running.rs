@@ -37,6 +37,9 @@ pub(crate) struct Record {
     /// Where requests to Tasks come in.
     #[serde(default)]
     pub(crate) gateway: Option<String>,
+    /// Where the console is.
+    #[serde(default)]
+    pub(crate) console: Option<String>,
     pub(crate) version: String,
 }
 
@@ -45,6 +48,7 @@ pub(crate) struct Record {
 pub(crate) struct Place {
     pub(crate) api: SocketAddr,
     pub(crate) gateway: SocketAddr,
+    pub(crate) console: SocketAddr,
 }
 
 /// Nobody else runs on the data directory while this lives.
@@ -90,6 +94,7 @@ impl Lock {
             phase,
             address: place.map(|place| format!("https://{}", place.api)),
             gateway: place.map(|place| format!("http://{}", place.gateway)),
+            console: place.map(|place| format!("http://{}", place.console)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

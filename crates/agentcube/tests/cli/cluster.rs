@@ -3,9 +3,14 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use agentcube_apiserver::{Handle, Server};
+use agentcube_middleware::Controllers;
+use agentcube_middleware::options::Settings;
+use agentcube_operator::metrics::Registry;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::node;
 
@@ -21,6 +26,13 @@ impl Said {
     #[track_caller]
     pub(crate) fn well(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.stdout, self.stderr);
+        self.stdout
+    }
+
+    /// What it printed, though it failed.
+    #[track_caller]
+    pub(crate) fn fails_with_output(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
         self.stdout
     }
 
@@ -86,6 +98,21 @@ pub(crate) fn finish(mut command: Command, input: &[u8]) -> Said {
     Said { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
 }
 
+/// Controllers that run until this goes.
+pub(crate) struct Middleware {
+    stop: CancellationToken,
+    running: tokio::task::JoinHandle<()>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Middleware {
+    pub(crate) fn stop(self) {
+        self.stop.cancel();
+        let Middleware { running, runtime, .. } = self;
+        runtime.block_on(running).unwrap();
+    }
+}
+
 /// A running server and a home whose kubeconfig leads to it.
 pub(crate) struct Cluster {
     pub(crate) home: Home,
@@ -121,6 +148,18 @@ impl Cluster {
             .body(body.to_string().into_bytes())
             .unwrap();
         self.runtime.block_on(client.request(request)).unwrap()
+    }
+
+    /// Starts the controllers of middleware, without agents to ask.
+    pub(crate) fn middleware(&self, settings: Settings) -> Middleware {
+        let _runtime = self.runtime.enter();
+        let client = kube::Client::new(self._server.server().front(), "default");
+        let agents = Arc::new(agentcube_middleware::agents::NoAgents);
+        let options = agentcube_middleware::Options { settings, ..agentcube_middleware::Options::default() };
+        let controllers = Controllers::new(client, agents, options, &Registry::new());
+        let stop = CancellationToken::new();
+        let running = self.runtime.spawn(controllers.run(stop.clone()));
+        Middleware { stop, running, runtime: self.runtime.handle().clone() }
     }
 
     /// What a node would report of a Pod.

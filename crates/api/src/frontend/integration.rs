@@ -114,6 +114,12 @@ pub struct FrontendIntegrationStatus {
     /// The bundle that is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bundle_ref: Option<LocalRef>,
+    /// How many builds were begun; the last one's Job has this number in its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub builds: Option<i64>,
+    /// The request for a rebuild that was obeyed last: the value of the annotation frontend-forge.io/rebuild.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_rebuild: Option<String>,
     /// What happened, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]

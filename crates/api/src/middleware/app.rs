@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::backup::BackupSpec;
 use super::change::ChangeTask;
 use super::parts::{GroupTemplate, PartPhase, RuntimeRef, Values};
+use super::taken::ArchiveRef;
 use crate::cel;
 use crate::duration::GoDuration;
 
@@ -44,6 +45,10 @@ use crate::duration::GoDuration;
     printcolumn(name = "Plugin", type_ = "string", json_path = ".spec.plugin.name", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel::rules(&[
+    ("!has(self.restore) || has(oldSelf.restore)",
+     "restore cannot be added to an App that is there: create another App instead"),
+])))]
 pub struct AppSpec {
     /// The recipe.
     pub plugin: AppPlugin,
@@ -65,6 +70,11 @@ pub struct AppSpec {
     /// Backups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<BackupSpec>,
+    /// The archive that its first data come from, as in the status of a Backup. It may be taken away later; the Pods are made
+    /// anew then, and the claim is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = cel::immutable("restore is immutable: create another App instead")))]
+    pub restore: Option<ArchiveRef>,
 }
 
 /// The recipe of an App.
@@ -164,15 +174,19 @@ pub struct AppStatus {
     pub components: Vec<AppComponentStatus>,
     /// Changes to carry out and the latest that were, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["taskId"]))]
+    #[schemars(length(max = 128), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["taskId"]))]
     pub tasks: Vec<ChangeTask>,
-    /// The spec that was last carried out in full; what a new spec is compared with.
+    /// What was carried out, for each component; what a new spec is compared with. It grows with every task that is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::pod_template::free_object")]
     pub last_completed_spec: Option<Values>,
-    /// The generation of last_completed_spec.
+    /// The last generation that was carried out in full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_completed_generation: Option<i64>,
+    /// The control annotation that was last obeyed, so that none is obeyed twice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub last_control: Option<String>,
     /// The generation of the spec that this status is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,

@@ -74,6 +74,10 @@ pub struct ChangeTask {
     /// Whether somebody asked to cancel it while it was running.
     #[serde(default)]
     pub cancel_requested: bool,
+    /// Whether the Component has it: from the start of an attempt until it is undone, or counts as carried out. A task
+    /// that failed or was cancelled and still has this was left as it stood.
+    #[serde(default)]
+    pub in_force: bool,
 }
 
 /// What a task changes.
@@ -124,7 +128,7 @@ impl ChangeStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetryControl {
-    /// Tasks to carry out again; failed and skipped ones only.
+    /// Tasks to carry out again: failed, skipped and cancelled ones of the present spec.
     pub retry_task_ids: Vec<String>,
     /// Whether the tasks that they depend on are carried out again too.
     pub reset_dependencies: bool,

@@ -49,7 +49,7 @@ pub struct ComponentSpec {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub groups: Vec<GroupTemplate>,
-    /// Values for the plugin's templates: the plugin's defaults with the App's configuration over them.
+    /// Values for the plugin's templates: the App's configuration. The plugin's defaults are under them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::pod_template::free_object")]
     pub values: Values,
@@ -96,6 +96,16 @@ pub struct Operation {
     /// Whether all are done at once.
     #[serde(default)]
     pub concurrent: bool,
+    /// The revision of a Group that is being reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub revision: Option<String>,
+    /// How much of it is done.
+    #[serde(default)]
+    pub progress: i32,
+    /// When it last came nearer to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progressed_at: Option<Time>,
 }
 
 /// State of a group of a Component.

@@ -67,6 +67,15 @@ pub struct GroupSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::pod_template::free_object")]
     pub values: Values,
+    /// How it is changed, checked and undone.
+    #[serde(flatten)]
+    pub policies: Policies,
+}
+
+/// How Pods are changed, checked, undone, and who leads them. What a group does not say is as the plugin has it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Policies {
     /// How many Pods change at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
@@ -82,6 +91,30 @@ pub struct GroupSpec {
     /// How roles are found and moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high_availability: Option<HighAvailability>,
+}
+
+impl Policies {
+    /// These, and what they leave out from others.
+    pub fn over(&self, defaults: &Policies) -> Policies {
+        let (own, defaults) = (self.clone(), defaults.clone());
+        Policies {
+            rolling_update: own.rolling_update.or(defaults.rolling_update),
+            pre_upgrade_check: own.pre_upgrade_check.or(defaults.pre_upgrade_check),
+            post_upgrade_verify: own.post_upgrade_verify.or(defaults.post_upgrade_verify),
+            rollback: own.rollback.or(defaults.rollback),
+            high_availability: own.high_availability.or(defaults.high_availability),
+        }
+    }
+
+    /// Whether a change can be undone; it can unless somebody says otherwise.
+    pub fn can_undo(&self) -> bool {
+        self.rollback.as_ref().is_none_or(|rollback| rollback.enabled)
+    }
+
+    /// Whether a failed change is undone by itself; it is unless somebody says otherwise.
+    pub fn undoes_failures(&self) -> bool {
+        self.rollback.as_ref().is_none_or(|rollback| rollback.enabled && rollback.on_failure)
+    }
 }
 
 /// How many Pods change at a time.
@@ -191,6 +224,35 @@ pub struct RoleDetection {
     /// Time between two looks. Defaults to 10s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<GoDuration>,
+    /// What else the command prints, for whoever has to choose a leader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub facts: Option<RoleFacts>,
+}
+
+/// Regular expressions whose first groups say how much a Pod has of the data.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RoleFacts {
+    /// A number that grows with every change: whoever has the greatest has the most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub position: Option<String>,
+    /// What positions count within: those of different histories cannot be compared. Each new leader begins one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub history: Option<String>,
+    /// The history from which a leader took over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub previous_history: Option<String>,
+    /// The position at which that history was left: what a Pod has of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub previous_position: Option<String>,
+    /// The address of whom a Pod follows. Nothing, or an address of the Pod itself such as 127.0.0.1: nobody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub follows: Option<String>,
 }
 
 /// We move the role.
@@ -208,6 +270,19 @@ pub struct ActiveHighAvailability {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub post_failover_verify: Option<String>,
+    /// Command in a Pod that makes it the leader in order, while $(LEADER) still leads. Defaults to failoverCommand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub switchover_command: Option<String>,
+    /// Command that has a Pod follow $(LEADER). With it, controllers choose a leader when there is none: whoever has
+    /// most of the data, when all Pods but one can be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub follow_command: Option<String>,
+    /// Command that has a Pod follow nobody, so that it acknowledges nothing to a leader that is being replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub fence_command: Option<String>,
 }
 
 /// What was observed of a Group.
@@ -243,15 +318,46 @@ pub struct GroupStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub pods: Vec<GroupPodStatus>,
+    /// Who leads, where controllers choose the leader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader: Option<Leader>,
     /// Progress of an upgrade.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upgrade_status: Option<UpgradeStatus>,
     /// The last revision that was carried out in full; what a cancelled change goes back to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_completed_revision: Option<String>,
+    /// The revision that could not be reached, and why; it is not tried again until another is wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
     /// The generation of the spec that this status is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+/// Who leads. Whoever says so and does not come from this history is one of the past.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Leader {
+    /// Name of the Pod.
+    #[schemars(length(max = 253))]
+    pub pod: String,
+    /// The history that it began.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253))]
+    pub history: String,
+}
+
+/// A revision that could not be reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// The revision.
+    #[schemars(length(max = 253))]
+    pub revision: String,
+    /// What went wrong.
+    #[schemars(length(max = 4096))]
+    pub message: String,
 }
 
 /// State of a Pod of a Group.
@@ -266,6 +372,9 @@ pub struct GroupPodStatus {
     /// Role that it has, such as leader.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
+    /// Whether that role leads the others.
+    #[serde(default)]
+    pub leader: bool,
     /// When it got that role.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_role_change: Option<Time>,

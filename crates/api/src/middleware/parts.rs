@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::group::Policies;
 use crate::cel;
 use crate::quantity::Quantity;
 
@@ -79,6 +80,9 @@ pub struct GroupTemplate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::pod_template::affinity")]
     pub affinity: Option<Affinity>,
+    /// How it is changed, checked and undone.
+    #[serde(flatten)]
+    pub policies: Policies,
 }
 
 pub(super) fn one() -> i32 {

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::change::ChangeType;
-use super::group::HighAvailability;
+use super::group::Policies;
 use super::parts::{Scenario, Values};
 use crate::cel;
 
@@ -84,12 +84,15 @@ pub struct PluginSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub templates: Vec<PluginTemplate>,
+    /// How clients reach it; without, Apps get no Secret to connect with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection: Option<Connection>,
     /// Alerts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub monitoring: Option<PluginMonitoring>,
-    /// How roles are found and moved, for Groups that do not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub high_availability: Option<HighAvailability>,
+    /// How groups that do not say are changed, checked and undone, and who leads them.
+    #[serde(flatten)]
+    pub policies: Policies,
     /// How backups are taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<PluginBackup>,
@@ -212,6 +215,31 @@ pub struct TemplateConfigMapRef {
 
 fn default_template_key() -> String {
     "template".into()
+}
+
+/// How clients reach a middleware. The controller makes a Secret `<app>-connection` with host, port, user and a password of
+/// its own, which templates find under `.Values.connectionSecret`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Connection {
+    /// Component that serves clients.
+    #[schemars(length(min = 1, max = 63))]
+    pub component: String,
+    /// Group of it; the first when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub group: Option<String>,
+    /// What follows the name of the group in the name of the Service. Defaults to -primary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub service_suffix: Option<String>,
+    /// Port of the Service.
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: i32,
+    /// User, for a middleware that has some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub user: Option<String>,
 }
 
 /// Alerts of a plugin.

@@ -208,7 +208,7 @@ fn container_of(pod: &Value, asked: Option<&str>) -> Result<String, Status> {
     match asked {
         Some(asked) if containers.iter().chain(&init).any(|c| c == asked) => Ok(asked.to_owned()),
         Some(asked) => Err(Status::bad_request(format!("container {asked} is not valid for pod {name}"))),
-        None if containers.len() == 1 && init.is_empty() => Ok(containers[0].clone()),
+        None if containers.len() == 1 => Ok(containers[0].clone()),
         None => {
             let mut detail = format!(
                 "a container name must be specified for pod {name}, choose one of: [{}]",
@@ -219,5 +219,21 @@ fn container_of(pod: &Value, asked: Option<&str>) -> Result<String, Status> {
             }
             Err(Status::bad_request(detail))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_only_container_is_meant_whatever_began_before_it() {
+        let pod = json!({ "metadata": { "name": "p" }, "spec": {
+            "containers": [{ "name": "main" }], "initContainers": [{ "name": "first" }] } });
+        assert_eq!(container_of(&pod, None).ok().as_deref(), Some("main"));
+        assert_eq!(container_of(&pod, Some("first")).ok().as_deref(), Some("first"));
+        assert!(container_of(&pod, Some("other")).is_err());
     }
 }

@@ -112,6 +112,27 @@ fn reserved() -> Reserved {
 const CHAT: Option<&str> = Some("httproute/prod/chat/rule/0/match/0/*");
 
 #[test]
+fn an_instance_can_be_told_by_a_header() {
+    let mut exchange = Exchange::default();
+    let forged = [("x-session", "u1"), ("x-gateway-destination-endpoint", "10.0.0.1:22")];
+    let Step::Reserve(wanted) = exchange.take(&table(), &names(), head(CHAT, &forged)) else {
+        panic!("an instance is wanted")
+    };
+    let mut settled = exchange.reserved(settle(*wanted), "pick-1").unwrap();
+    crate::message::steer(&mut settled.response, &settled.picked.as_ref().unwrap().endpoint);
+    let Some(Response::RequestHeaders(answer)) = settled.response.response else { panic!("about the head") };
+    let common = answer.response.unwrap();
+    let mutation = common.header_mutation.unwrap();
+    let named = |name: &str| {
+        let fields = mutation.set_headers.iter().filter_map(|option| option.header.as_ref());
+        fields.filter(|field| field.key == name).map(|field| &*field.raw_value).collect::<Vec<_>>()
+    };
+    assert!(common.clear_route_cache);
+    assert_eq!(named("x-gateway-destination-endpoint"), [b"10.0.0.1:8080"]);
+    assert!(!mutation.remove_headers.iter().any(|name| name == "x-gateway-destination-endpoint"));
+}
+
+#[test]
 fn a_request_gets_its_instance() {
     let mut exchange = Exchange::default();
     let forged = [

@@ -25,7 +25,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 
 use conversations::Front;
-use envoy::{Envoy, Plan, Program};
+use envoy::{Envoy, Logs, Plan, Program};
 use replicas::{Runs, World};
 
 struct BehindEnvoy {
@@ -46,7 +46,7 @@ impl Front for BehindEnvoy {
             routers.push(router(&self.world, n).await);
         }
         let program = Program::find(&conversations::cache()).unwrap();
-        let plan = Plan { routers: &routers, tasks: &[name], logs: true, tls: None, asks: None };
+        let plan = Plan { routers: &routers, tasks: &[name], logs: Logs::Each, tls: None, asks: None };
         let envoy = Envoy::start(&program, plan).await.unwrap();
         self.envoy.insert(envoy).address
     }

@@ -22,6 +22,8 @@ use crate::client;
 
 pub(crate) struct Builtin {
     pub(crate) address: SocketAddr,
+    /// How many requests were answered until it was ready.
+    pub(crate) answered: i64,
     _stop: DropGuard,
 }
 
@@ -52,11 +54,16 @@ impl Builtin {
         tokio::spawn(gateway.run(stop.clone()));
         // Without a session, or a badge, a request is refused as soon as its Task is known.
         let refused = if asks.is_some() { 403 } else { 400 };
-        let asked = async || client::get(address, "/default/agent", &[]).await.ok();
-        while asked().await.is_none_or(|answer| answer.status != refused) {
+        let mut answered = 0;
+        loop {
+            let answer = client::get(address, "/default/agent", &[]).await.ok();
+            answered += i64::from(answer.is_some());
+            if answer.is_some_and(|answer| answer.status == refused) {
+                break;
+            }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        Ok(Builtin { address, _stop: stop.drop_guard() })
+        Ok(Builtin { address, answered, _stop: stop.drop_guard() })
     }
 }
 

@@ -31,13 +31,23 @@ pub(crate) struct Files {
     pub(crate) client_key: PathBuf,
 }
 
+/// Whom Envoy tells of requests by the access log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Logs {
+    Off,
+    /// Every router of each.
+    Each,
+    /// One router, whichever it likes.
+    #[allow(dead_code, reason = "not every test has more than one router")]
+    One,
+}
+
 /// What differs from test to test.
 pub(crate) struct Plan<'a> {
     pub(crate) routers: &'a [SocketAddr],
     /// Tasks that have routes.
     pub(crate) tasks: &'a [&'a str],
-    /// Whether it tells of requests by the access log.
-    pub(crate) logs: bool,
+    pub(crate) logs: Logs,
     pub(crate) tls: Option<&'a Files>,
     /// The service that is asked who sends a request.
     pub(crate) asks: Option<SocketAddr>,
@@ -130,15 +140,18 @@ fn connections(plan: &Plan<'_>) -> Value {
         // Before the router is asked.
         config["http_filters"].as_array_mut().expect("filters").insert(0, filter);
     }
-    if plan.logs {
-        let log = |n: usize| {
+    if plan.logs != Logs::Off {
+        let log = |cluster: String| {
             let service = json!({ "common_config": { "log_name": "requests", "transport_api_version": "V3",
-                "grpc_service": { "envoy_grpc": { "cluster_name": format!("log-{n}") } },
+                "grpc_service": { "envoy_grpc": { "cluster_name": cluster } },
                 "buffer_flush_interval": "0.1s" } });
             json!({ "name": "envoy.access_loggers.http_grpc",
                 "typed_config": typed("extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig", service) })
         };
-        config["access_log"] = (0..plan.routers.len()).map(log).collect();
+        config["access_log"] = match plan.logs {
+            Logs::One => json!([log("routers".into())]),
+            _ => (0..plan.routers.len()).map(|n| log(format!("log-{n}"))).collect(),
+        };
         config["access_log_options"] = json!({ "access_log_flush_interval": "1s" });
     }
     typed("extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", config)

@@ -12,6 +12,9 @@ use crate::client::get;
 use crate::load;
 use crate::world::World;
 
+/// Longer than a case lasts: what is not heard of is held.
+const NEVER: Duration = Duration::from_secs(3600);
+
 /// In the order in which they are tried.
 pub(crate) const ALL: &[Case] = &[
     Case { name: "the only router is killed", change: |_| {}, run: |world| killed(world).boxed_local() },
@@ -37,6 +40,25 @@ pub(crate) const ALL: &[Case] = &[
             setting.lease = Duration::from_secs(5);
         },
         run: |world| oneshot_outlives(world).boxed_local(),
+    },
+    Case {
+        name: "another router hears of the end of a request",
+        change: |setting| {
+            setting.routers = 2;
+            setting.one_log = true;
+            setting.lease = NEVER;
+        },
+        run: |world| told_on(world).boxed_local(),
+    },
+    Case {
+        name: "a request outlives routers that stop in order, and none of them counts any longer",
+        change: |setting| {
+            setting.routers = 2;
+            setting.one_log = true;
+            setting.idle_timeout = "1s";
+            setting.lease = NEVER;
+        },
+        run: |world| handed_on(world).boxed_local(),
     },
     Case {
         name: "nobody tells of the end of a request",
@@ -92,7 +114,8 @@ async fn outlives(world: &World) -> Result<()> {
         ensure!(sessions.iter().any(|session| session.key.as_str() == "long"), "it ended under its request");
     }
     drop(body);
-    world.backends.say.send("stop")?;
+    // Its server may have noticed already that nobody listens.
+    let _noticed = world.backends.say.send("stop");
     world.until("it ends when it is idle", async || Ok(world.sessions().await?.is_empty())).await
 }
 
@@ -105,6 +128,34 @@ async fn oneshot_outlives(world: &World) -> Result<()> {
     ensure!(next(&mut body).await?.as_deref() == Some("data: still here\n\n".as_bytes()));
     world.backends.say.send("stop")?;
     world.until("its instance is free", async || Ok(world.on_their_way(0) == 0)).await
+}
+
+async fn told_on(world: &World) -> Result<()> {
+    for turn in 0..20 {
+        get(world.address(), "/default/agent", &[("x-session", &format!("u{turn}"))]).await?.instance()?;
+    }
+    let over = async || Ok(world.on_their_way(0) + world.on_their_way(1) == 0);
+    world.until("both know that all are over", over).await
+}
+
+async fn handed_on(world: &World) -> Result<()> {
+    let (mut body, _connection) = listening(world, "long").await?;
+    for number in [0, 1, 0, 1] {
+        let address = world.stop_router(number).await?;
+        ensure!(!world.counts(number).await?, "router {number} still counts");
+        let other = 1 - number;
+        world.until("the other holds it", async || Ok(world.on_their_way(other) == 1)).await?;
+        world.start_router(number, address).await?;
+    }
+    world.backends.say.send("data: still here\n\n")?;
+    ensure!(next(&mut body).await?.as_deref() == Some("data: still here\n\n".as_bytes()));
+    let sessions = world.sessions().await?;
+    ensure!(sessions.iter().any(|session| session.key.as_str() == "long"), "it ended under its request");
+    drop(body);
+    // Its server may have noticed already that nobody listens.
+    let _noticed = world.backends.say.send("stop");
+    let over = async || Ok(world.on_their_way(0) + world.on_their_way(1) == 0);
+    world.until("both know that it is over", over).await
 }
 
 async fn unheard(world: &World) -> Result<()> {

@@ -36,7 +36,9 @@ pub(crate) async fn counted(world: &World) -> Result<()> {
         (format!("agentcube_reserve_waiting{{{OF_TASK}}}"), 0),
         ("agentcube_access_log_dropped_total{reason=\"full\"}".to_owned(), 0),
     ];
-    // What was asked until it was ready is counted too.
+    // What was asked until it was ready is counted too, and a little later than it was answered.
+    let earlier = async || Ok(sum(&world.seen.metrics(), "agentcube_requests_total{") == world.answered());
+    world.until("what was asked before is counted", earlier).await?;
     let before = world.seen.metrics();
     for key in ["secret-one", "secret-two", "secret-one", "secret-one"] {
         get(world.address(), "/default/agent/say", &[("x-session", key)]).await?.instance()?;
@@ -114,6 +116,12 @@ pub(crate) async fn in_flight(world: &World) -> Result<()> {
     world.backends.say.send("stop")?;
     while http_body_util::BodyExt::frame(&mut body).await.transpose()?.is_some() {}
     world.until("it is over", async || Ok(at(&gauge) == 0 && at(&passed) == 1)).await
+}
+
+/// What metrics of a name have come to together.
+fn sum(text: &str, name: &str) -> i64 {
+    let values = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit_once(' '));
+    values.filter_map(|(_, number)| number.parse::<i64>().ok()).sum()
 }
 
 /// What a metric has come to; nothing is zero.

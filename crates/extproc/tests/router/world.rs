@@ -33,7 +33,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::backend;
 use crate::builtin::Builtin;
-use crate::envoy::{Envoy, Files, Plan, Program};
+use crate::envoy::{Envoy, Files, Logs, Plan, Program};
 use crate::subjects;
 
 const NAMESPACE: &str = "default";
@@ -46,6 +46,8 @@ pub(crate) struct Setting {
     pub(crate) lease: Duration,
     /// Envoy tells of requests by the access log.
     pub(crate) logs: bool,
+    /// It tells one router of each, whichever it likes.
+    pub(crate) one_log: bool,
     /// Between Envoy and the routers.
     pub(crate) tls: bool,
     /// A service is asked who sends a request.
@@ -62,6 +64,7 @@ impl Default for Setting {
             idle_timeout: "300s",
             lease: Duration::from_secs(60),
             logs: true,
+            one_log: false,
             tls: false,
             asks: false,
             other_subjects: "Separate",
@@ -143,7 +146,12 @@ impl World {
         let tls = self.files.as_ref().map(|(files, _)| files);
         let asks = if self.setting.asks { Some(subjects::service().await?) } else { None };
         let tasks = &["agent", "gone"];
-        let plan = Plan { routers: &addresses, tasks, logs: self.setting.logs, tls, asks };
+        let logs = match (self.setting.logs, self.setting.one_log) {
+            (false, _) => Logs::Off,
+            (true, true) => Logs::One,
+            (true, false) => Logs::Each,
+        };
+        let plan = Plan { routers: &addresses, tasks, logs, tls, asks };
         self.front = Some(Through::Envoy(Envoy::start(program, plan).await?));
         Ok(self)
     }
@@ -172,6 +180,14 @@ impl World {
         }
     }
 
+    /// How many requests were answered before the case began.
+    pub(crate) fn answered(&self) -> i64 {
+        match &self.front {
+            Some(Through::Builtin(gateway)) => gateway.answered,
+            _ => 0,
+        }
+    }
+
     pub(crate) fn is_envoy(&self) -> bool {
         matches!(self.front, Some(Through::Envoy(_)))
     }
@@ -193,7 +209,7 @@ impl World {
         let options = Options {
             lease: self.setting.lease,
             notice: Duration::from_secs(2),
-            drain: Duration::from_secs(5),
+            drain: Duration::from_secs(30),
             tls,
             metrics: self.seen.registry.clone(),
             access_log: Some(self.seen.log.clone()),
@@ -219,6 +235,12 @@ impl World {
         let router = self.router(number, Some(address)).await?;
         self.routers.lock()[number] = Some(router);
         Ok(())
+    }
+
+    /// Whether a router counts, for those who end sessions.
+    pub(crate) async fn counts(&self, number: usize) -> Result<bool> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
+        Ok(leases.get_opt(&format!("router-router-{number}")).await?.is_some())
     }
 
     /// How many requests are on their way, as far as a router knows.
@@ -313,6 +335,7 @@ impl Router {
     ) -> Result<Router> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let reserver = reserver(client, &format!("router-{number}"), &options.metrics);
+        let encrypted = options.tls.is_some();
         let front = Front::new(client.clone(), Arc::new(reserver.clone()), options);
         let on_their_way = Box::new(front.on_their_way());
         let shutdown = CancellationToken::new();
@@ -320,14 +343,17 @@ impl Router {
         let (ended, over) = tokio::sync::oneshot::channel();
         let stop = shutdown.clone();
         runtime.spawn(async move {
-            let reserving = CancellationToken::new();
-            let running = tokio::spawn(reserver.clone().run(reserving.clone()));
-            reserver.ready().await;
             let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
             socket.set_reuseaddr(true).expect("an address can be used again");
             // No connection to others comes from this address, so none takes the port while a router is away.
             let address = address.unwrap_or((Ipv4Addr::new(127, 0, 0, 3), 0).into());
             socket.bind(address).expect("the address is free");
+            if !encrypted {
+                reserver.set_address(socket.local_addr().expect("it has an address"));
+            }
+            let reserving = CancellationToken::new();
+            let running = tokio::spawn(reserver.clone().run(reserving.clone()));
+            reserver.ready().await;
             let listener = socket.listen(1024).expect("it can be listened on");
             let _ = ready.send(listener.local_addr().expect("it has an address"));
             let holds = front.run(listener, stop).await;

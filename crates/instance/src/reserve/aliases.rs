@@ -1,5 +1,5 @@
 //! What a router remembers of other names of sessions, fed by the watch of Leases and by answers to its own reads and
-//! writes. An alias never changes; what it stands for may have ended, which the session's own Lease tells.
+//! writes. What an alias stands for may have ended, which the session's own Lease tells.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

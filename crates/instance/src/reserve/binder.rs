@@ -158,6 +158,10 @@ impl Binder {
             Some(now) if now.life == Life::Ready && now.hold == Hold::Free && !now.releasing => {
                 grant.instance = now;
             }
+            // Taken, by us. Who went on waiting would have another one started.
+            Some(now) if matches!(&now.hold, Hold::Held { key, .. } if *key == self.binding.key) => {
+                (self.grant, self.ticket) = (None, None);
+            }
             _ => {
                 self.grant = None;
                 // Whoever waited for it has the old place back.

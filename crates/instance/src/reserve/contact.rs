@@ -116,6 +116,11 @@ impl Contact {
         self.is_good() && (kind == Kind::Pod || *self.sandboxes.borrow())
     }
 
+    /// Whether everything is known of instances of a kind.
+    pub(super) fn knows_already(&self, kind: Kind) -> bool {
+        kind != Kind::Sandbox || *self.sandboxes.borrow()
+    }
+
     /// Waits until everything is known of instances of a kind.
     pub(super) async fn knows(&self, kind: Kind) {
         if kind == Kind::Sandbox {

@@ -1,17 +1,14 @@
 //! How news reach the memory: from the watches, and from answers to the router's own reads and writes. Whoever
 //! waits for a change is woken, and marks that must be objected to are handed on.
 
-use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use agentcube_api::labels;
 use agentcube_operator::watch::Sink;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::core::ObjectMeta;
-use parking_lot::Mutex;
 
 use super::Shared;
 use super::index::{Kept, LeaseNews, Objection, SessionId, Source};
@@ -54,30 +51,6 @@ impl LeaseItem {
 fn session_id(meta: &ObjectMeta) -> Option<SessionId> {
     let hash = LeaseHash::parse(meta.name.as_deref()?)?;
     Some(SessionId { namespace: meta.namespace.as_deref()?.into(), hash })
-}
-
-/// The routers that are there, with when each was last heard of on our own clock.
-#[derive(Debug, Default)]
-pub(super) struct Routers {
-    known: Mutex<BTreeMap<Arc<str>, (u64, Duration)>>,
-}
-
-impl Routers {
-    fn put(&self, router: RouterLease, now: Duration) {
-        let mut known = self.known.lock();
-        let entry = known.entry(router.name).or_insert((0, now));
-        if entry.0 < router.version {
-            *entry = (router.version, now);
-        }
-    }
-
-    /// The number of this router among those that live, and how many they are.
-    pub(super) fn rank(&self, lease_name: &str, now: Duration, silent: Duration) -> (usize, usize) {
-        let known = self.known.lock();
-        let alive = known.iter().filter(|(_, (_, heard))| now.saturating_sub(*heard) < silent);
-        let names: Vec<&str> = alive.map(|(name, _)| &**name).collect();
-        (names.iter().position(|name| *name == lease_name).unwrap_or(0), names.len().max(1))
-    }
 }
 
 impl Shared {
@@ -204,15 +177,16 @@ impl Sink<Lease> for Leases {
 
     fn listed(&self, items: Vec<LeaseItem>, revision: u64) {
         let now = self.shared.clock.now();
-        let (mut sessions, mut aliases) = (Vec::new(), Vec::new());
+        let (mut sessions, mut aliases, mut routers) = (Vec::new(), Vec::new(), Vec::new());
         for item in items {
             match item {
                 LeaseItem::Session(id, kept) => sessions.push((id, kept)),
                 LeaseItem::Alias(id, record) => aliases.push((id, record)),
-                LeaseItem::Router(router) => self.shared.routers.put(router, now),
+                LeaseItem::Router(router) => routers.push(router),
                 LeaseItem::Other => {}
             }
         }
+        self.shared.routers.list(routers, now);
         self.shared.aliases.list(aliases, revision);
         for (id, news) in self.shared.index.list_leases(sessions, revision, now) {
             self.shared.lease_news(&id, news);
@@ -229,8 +203,8 @@ impl Sink<Lease> for Leases {
         let (Some(id), Some(uid)) = (session_id(meta), meta.uid.as_deref()) else {
             if let Some(alias) = AliasId::read(meta) {
                 self.shared.aliases.remove(&alias, meta.uid.as_deref().unwrap_or_default(), revision);
-            } else if let Some(name) = meta.name.as_deref() {
-                self.shared.routers.known.lock().remove(name);
+            } else if let (Some(namespace), Some(name)) = (meta.namespace.as_deref(), meta.name.as_deref()) {
+                self.shared.routers.remove(namespace, name);
             }
             return self.shared.lease_reached(source);
         };

@@ -34,11 +34,20 @@ impl Shared {
     /// Keeps the Lease current for as long as it is polled.
     pub(super) async fn keep_beating(self: &Arc<Self>) {
         self.announce().await;
+        let mut trouble = String::new();
         loop {
             let wait = match self.beat().await {
-                Ok(()) => self.timing.heartbeat,
+                Ok(()) => {
+                    trouble.clear();
+                    self.timing.heartbeat
+                }
                 Err(failure) => {
-                    tracing::warn!("this router's Lease cannot be written: {failure}");
+                    let why = failure.to_string();
+                    // Told once, not twice a second for as long as it lasts.
+                    if why != trouble {
+                        tracing::warn!("this router's Lease cannot be written: {why}");
+                        trouble = why;
+                    }
                     self.timing.heartbeat.min(REST)
                 }
             };
@@ -63,17 +72,19 @@ impl Shared {
         // What is remembered from before a silence is not served from, so it respects nothing either.
         let leases = if self.contact.is_good() { self.index.seen_leases() } else { 0 };
         let seen = |kind| if self.contact.is_good_for(kind) { self.index.seen_instances(kind) } else { 0 };
+        let mut annotations = BTreeMap::from([
+            (labels::SEEN_LEASES.into(), leases.to_string()),
+            (labels::SEEN_PODS.into(), seen(Kind::Pod).to_string()),
+            (labels::SEEN_SANDBOXES.into(), seen(Kind::Sandbox).to_string()),
+        ]);
+        annotations.extend(self.address.get().map(|at| (labels::ROUTER_ADDRESS.into(), at.to_string())));
         let seconds = i32::try_from(self.timing.silent.as_secs().max(1)).unwrap_or(i32::MAX);
         Lease {
             metadata: ObjectMeta {
                 name: Some(self.lease_name.clone()),
                 namespace: Some(self.namespace.clone()),
                 labels: Some(BTreeMap::from([(labels::LEASE.into(), labels::LEASE_OF_ROUTER.into())])),
-                annotations: Some(BTreeMap::from([
-                    (labels::SEEN_LEASES.into(), leases.to_string()),
-                    (labels::SEEN_PODS.into(), seen(Kind::Pod).to_string()),
-                    (labels::SEEN_SANDBOXES.into(), seen(Kind::Sandbox).to_string()),
-                ])),
+                annotations: Some(annotations),
                 ..ObjectMeta::default()
             },
             spec: Some(LeaseSpec {

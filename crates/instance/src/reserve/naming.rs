@@ -12,7 +12,7 @@ use super::{InUse, Shared};
 use crate::alias::{self, Alias, AliasId, NameError, Named, Record};
 use crate::identity::{SessionKey, TaskId};
 use crate::provider::ReserveError;
-use crate::record::{LeaseHash, Session};
+use crate::record::{LeaseHash, Life, Session};
 
 /// How many questions about unknown names may be under way at once: anybody can ask for anything.
 pub(super) const READS: usize = 32;
@@ -73,12 +73,13 @@ impl Shared {
         let view = self.tasks.get(task).ok_or(ReserveError::NoSuchTask)?;
         let id = AliasId::of(task, alias);
         let of_task = |record: Record| (record.task_uid == task.uid).then_some(record.named);
-        // A name of a session that is over may be another's by now.
+        // A name of a session that is over may be another's by now, and an instance that came later may have minted it
+        // again.
         let held = self.aliases.get(&id).and_then(of_task);
-        if let Some(named) = held.filter(|named| self.has_session(task, &named.key, Some(&named.lease))) {
+        if let Some(named) = held.filter(|named| self.still_stands(task, named)) {
             return Ok(Some(named));
         }
-        if own.is_some_and(|own| self.has_session(task, own, None)) {
+        if own.is_some_and(|own| self.session_in_memory(task, own).is_some()) {
             return Ok(None);
         }
         let begun = self.clock.now();
@@ -109,11 +110,21 @@ impl Shared {
         Ok(found)
     }
 
-    /// Whether memory has the session of this key, with this Lease if one is named.
-    fn has_session(&self, task: &TaskId, key: &SessionKey, lease: Option<&str>) -> bool {
-        let entry = self.index.session(&SessionId::of(task, key));
-        matches!(entry.map(|entry| entry.kept), Some(Kept::Session(session))
-            if !session.ending && lease.is_none_or(|lease| *session.uid == *lease))
+    /// The session of this key, unless it ends.
+    fn session_in_memory(&self, task: &TaskId, key: &SessionKey) -> Option<Session> {
+        match self.index.session(&SessionId::of(task, key))?.kept {
+            Kept::Session(session) if !session.ending => Some(session),
+            _ => None,
+        }
+    }
+
+    /// Whether memory has the session that a name stands for, as it was when it got the name, with an instance that lives.
+    fn still_stands(&self, task: &TaskId, named: &Named) -> bool {
+        let Some(session) = self.session_in_memory(task, &named.key) else { return false };
+        let holder = session.holder.as_ref().and_then(|holder| self.index.instance(&holder.uid));
+        session.uid == named.lease
+            && named.binding.is_none_or(|binding| binding == session.binding)
+            && holder.is_some_and(|holder| holder.life != Life::Dead)
     }
 
     /// What the server says of an alias; nothing if there is none, or it is spoilt.
@@ -143,7 +154,9 @@ impl Shared {
 
     async fn name(&self, task: &TaskId, session: &Session, alias: &Alias) -> Result<(), NameError> {
         let id = AliasId::of(task, alias);
-        let ours = |record: &Record| record.named.lease == session.uid && record.named.key == session.key;
+        let ours = |record: &Record| {
+            is_of(record, session) && record.named.binding.is_none_or(|binding| binding == session.binding)
+        };
         if self.aliases.get(&id).as_ref().is_some_and(ours) {
             return Ok(());
         }
@@ -161,6 +174,18 @@ impl Shared {
                 }
                 Err(Failure::Conflict) => match self.read_alias(&id).await {
                     Ok(Some(record)) if ours(&record) => return Ok(()),
+                    // Another router has given the session a later instance.
+                    Ok(Some(record))
+                        if is_of(&record, session) && record.named.binding > Some(session.binding) =>
+                    {
+                        return Err(NameError::SessionGone);
+                    }
+                    Ok(Some(record)) if is_of(&record, session) => {
+                        match self.name_again(&id, &record, session).await {
+                            Ok(()) => return Ok(()),
+                            Err(failure) => last = failure.to_string(),
+                        }
+                    }
                     Ok(found) => self.make_way(&id, found, session).await?,
                     Err(failure) => last = failure.to_string(),
                 },
@@ -170,6 +195,15 @@ impl Shared {
             rest = rest.saturating_mul(2);
         }
         Err(NameError::Unwritten(last))
+    }
+
+    /// The instance that the session has since has minted an id that an earlier one had minted. The name stays where it is
+    /// and stands for the present binding: were it taken away first, whoever asks meanwhile would begin another session.
+    async fn name_again(&self, id: &AliasId, record: &Record, session: &Session) -> Result<(), Failure> {
+        let binding = session.binding;
+        let written = self.writes.rebind_alias(&id.namespace, &id.hash, record, binding).await?;
+        self.aliases.put(id.clone(), Record::read(&written), None);
+        Ok(())
     }
 
     /// The name is another's. If that session is gone, what is left of it is removed; one that lives keeps its name.
@@ -226,6 +260,11 @@ impl Shared {
             rest = rest.saturating_mul(2);
         }
     }
+}
+
+/// Whether a name stands for this session, at whichever of its bindings.
+fn is_of(record: &Record, session: &Session) -> bool {
+    record.named.lease == session.uid && record.named.key == session.key
 }
 
 impl InUse {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use agentcube_api::agentcube::task::InstanceStatistics;
 
 use super::queue::{Place, Queue};
+use super::seat::Seat;
 use crate::identity::SpecId;
 use crate::record::{Hold, Instance, Life};
 
@@ -51,8 +52,9 @@ struct Member {
     was_ready: bool,
 }
 
-/// Order in which free instances are given: the least used first, then each router in an order of its own.
-type Rank = (u32, u64, Arc<str>);
+/// Order of free instances: the least used first, then those that were not started for another router, then as all
+/// routers have it.
+type Rank = (u32, bool, u64, Arc<str>);
 
 /// Too many wait already.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,6 +64,7 @@ pub struct Full;
 #[derive(Debug)]
 pub struct Pool {
     me: Arc<str>,
+    seat: Arc<Seat>,
     rules: Rules,
     members: HashMap<Arc<str>, Member>,
     free: BTreeSet<Rank>,
@@ -85,6 +88,7 @@ impl Pool {
     pub fn new(me: Arc<str>, rules: Rules) -> Pool {
         Pool {
             me,
+            seat: Arc::default(),
             rules,
             members: HashMap::new(),
             free: BTreeSet::new(),
@@ -97,6 +101,11 @@ impl Pool {
             failures: 0,
             rest_until: Duration::ZERO,
         }
+    }
+
+    /// The same for a router among others.
+    pub fn at(self, seat: Arc<Seat>) -> Pool {
+        Pool { seat, ..self }
     }
 
     pub fn rules(&self) -> &Rules {
@@ -175,12 +184,33 @@ impl Pool {
     pub fn assign(&mut self, now: Duration) -> Vec<Given> {
         self.release_kept(now);
         let mut given = Vec::new();
-        while let Some(rank) = self.free.first().cloned() {
+        while let Some(uid) = self.next_free() {
             let scarce = self.is_scarce();
             let Some(place) = self.queue.serve(scarce) else { break };
-            given.extend(self.change(&rank.2, |member| member.load += 1).map(|instance| (place, instance)));
+            given.extend(self.change(&uid, |member| member.load += 1).map(|instance| (place, instance)));
         }
         given
+    }
+
+    /// Of the least used, the first as this router sees them.
+    fn next_free(&self) -> Option<Arc<str>> {
+        let least = self.free.first()?;
+        let (load, others, view) = (least.0, least.1, self.seat.view());
+        let (from, end) = (
+            (load, others, view.from, Arc::default()),
+            (load + u32::from(others), !others, 0, Arc::default()),
+        );
+        let is_least = |rank: &&Rank| (rank.0, rank.1) == (load, others);
+        let chosen = match view.down {
+            false => self.free.range(from..).next().filter(is_least),
+            true => self
+                .free
+                .range(..from)
+                .next_back()
+                .filter(is_least)
+                .or_else(|| self.free.range(..end).next_back()),
+        };
+        Some(chosen.unwrap_or(least).3.clone())
     }
 
     /// A request is at an instance already, though nobody here has sent it: it takes up room, whether there is any or not.
@@ -387,7 +417,7 @@ impl Pool {
     fn forget(&mut self, uid: &str) {
         let Some(member) = self.members.get(uid) else { return };
         let (slot, starting, rank) = (member.instance.slot, self.is_starting(member), self.rank(member));
-        let kept = (member.kept_until, rank.2.clone());
+        let kept = (member.kept_until, rank.3.clone());
         if let Some(slot) = slot
             && let Some(count) = self.slots.get_mut(&slot)
         {
@@ -424,10 +454,9 @@ impl Pool {
     fn rank(&self, member: &Member) -> Rank {
         let uid = &member.instance.id.uid;
         let mut hasher = DefaultHasher::new();
-        (&self.me, uid).hash(&mut hasher);
-        let own = member.instance.created_for.as_ref() == Some(&self.me);
-        // What was started for this router comes first.
-        (member.load, if own { 0 } else { hasher.finish() | 1 }, uid.clone())
+        uid.hash(&mut hasher);
+        let others = member.instance.created_for.as_ref() != Some(&self.me);
+        (member.load, others, hasher.finish(), uid.clone())
     }
 }
 

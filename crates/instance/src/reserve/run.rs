@@ -119,6 +119,11 @@ impl Shared {
         let _ = self.announced.subscribe().wait_for(|announced| *announced).await;
     }
 
+    /// Whether everything was read once.
+    pub(super) fn is_known(&self) -> bool {
+        *self.known_tasks.borrow() && *self.contact.begun.borrow()
+    }
+
     pub(super) async fn known(&self) {
         let _ = self.known_tasks.subscribe().wait_for(|known| *known).await;
         let _ = self.contact.begun.subscribe().wait_for(|begun| *begun).await;

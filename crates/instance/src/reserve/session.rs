@@ -34,6 +34,23 @@ impl Shared {
         reserved
     }
 
+    /// What [`Shared::reserve`] finds in memory, without a future to be made and moved: most requests are of a session
+    /// that has its instance.
+    pub(super) fn at_hand(&self, request: &Request) -> Option<Reserved> {
+        let begun = self.clock.now();
+        let key = request.key.as_ref().filter(|_| request.which == Which::OrNew && self.is_known())?;
+        let view = self.tasks.get(&request.task)?;
+        if !view.by_session || !self.contact.knows_already(view.kind) {
+            return None;
+        }
+        let reserved = self.lookup(&view, &SessionId::of(&view.id, key), key, Path::Reused)?;
+        self.counts.served(Path::Reused);
+        if let Some(of_task) = &view.counts {
+            of_task.took(Some(Path::Reused), self.clock.now() - begun);
+        }
+        Some(reserved)
+    }
+
     /// Tells whose counts it is for as soon as it knows.
     async fn find(
         self: &Arc<Self>,

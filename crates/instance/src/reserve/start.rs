@@ -47,7 +47,7 @@ impl Shared {
     fn look_after(self: &Arc<Self>, key: &PoolKey) -> Option<Duration> {
         let pool = self.pools.get(key)?;
         let view = self.tasks.by_uid(&key.uid).filter(|view| PoolKey::of(&view.id) == *key)?;
-        let (rank, routers) = self.routers.rank(&self.lease_name, self.clock.now(), self.timing.silent);
+        let (rank, routers) = self.routers.rank(self.clock.now(), self.timing.silent);
         let (slots, again) = pool.starts(rank, routers);
         if view.by_job() {
             let now = self.clock.now();

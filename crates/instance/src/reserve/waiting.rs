@@ -13,6 +13,7 @@ use super::activity::{Subject, Use};
 use super::clock::Clock;
 use super::pool::{Full, Pool, Rules};
 use super::queue::Place;
+use super::seat::Seat;
 use crate::identity::{SpecId, TaskId};
 use crate::record::Instance;
 
@@ -60,14 +61,15 @@ impl Pokes {
 /// The pools of all Tasks.
 pub(super) struct Pools {
     me: Arc<str>,
+    seat: Arc<Seat>,
     clock: Clock,
     pools: RwLock<HashMap<PoolKey, Arc<TaskPool>>>,
     pub(super) pokes: Arc<Pokes>,
 }
 
 impl Pools {
-    pub(super) fn new(me: Arc<str>, clock: Clock) -> Pools {
-        Pools { me, clock, pools: RwLock::default(), pokes: Arc::default() }
+    pub(super) fn new(me: Arc<str>, seat: Arc<Seat>, clock: Clock) -> Pools {
+        Pools { me, seat, clock, pools: RwLock::default(), pokes: Arc::default() }
     }
 
     pub(super) fn get(&self, key: &PoolKey) -> Option<Arc<TaskPool>> {
@@ -80,8 +82,8 @@ impl Pools {
             return pool;
         }
         let new = || {
-            let state =
-                State { pool: Pool::new(self.me.clone(), no_rules()), known: false, ..State::default() };
+            let pool = Pool::new(self.me.clone(), no_rules()).at(self.seat.clone());
+            let state = State { pool, known: false, ..State::default() };
             let (pokes, clock) = (self.pokes.clone(), self.clock);
             Arc::new(TaskPool { key: key.clone(), state: Mutex::new(state), pokes, clock })
         };
@@ -395,7 +397,7 @@ mod tests {
     }
 
     fn pools() -> (Pools, Arc<TaskPool>) {
-        let pools = Pools::new("router-a".into(), Clock::start());
+        let pools = Pools::new("router-a".into(), Arc::default(), Clock::start());
         let key = PoolKey { namespace: "prod".into(), uid: "t1".into() };
         let rules = Rules { spec: SpecId("agent-1".into()), max: 3, most_waiting: 9, ..no_rules() };
         pools.set_rules(&key, Some(rules));

@@ -110,6 +110,22 @@ impl Writes {
         answered(self.leases(namespace).create(&PostParams::default(), lease)).await
     }
 
+    /// Has exactly this version of an alias stand for a later binding of its session.
+    pub(super) async fn rebind_alias(
+        &self,
+        namespace: &str,
+        hash: &AliasHash,
+        record: &Record,
+        binding: i32,
+    ) -> Result<Lease, Failure> {
+        let patch = json!({
+            "metadata": { "uid": &*record.uid, "resourceVersion": record.version.to_string() },
+            "spec": { "leaseTransitions": binding },
+        });
+        let (name, parameters) = (hash.lease_name(), PatchParams::default());
+        answered(self.leases(namespace).patch(&name, &parameters, &Patch::Merge(patch))).await
+    }
+
     pub(super) async fn delete_alias(
         &self,
         namespace: &str,

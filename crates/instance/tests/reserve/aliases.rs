@@ -91,6 +91,36 @@ async fn a_lost_instance_is_replaced_only_for_who_can_do_with_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_a_later_instance_mints_again_is_its_own() {
+    let world = World::new().await;
+    let task = world.task("agent", json!({})).await;
+    let (one, other) = (world.router("a").await, world.router("b").await);
+    let begun = one.reserve(&task, "user-1").await.unwrap();
+    one.reserver.name_session(&begun.in_use, vec![alias("t-1")]).await.unwrap();
+    let before = other.reserver.resolve(&task, &alias("t-1"), None).await.unwrap().unwrap();
+    world.set_status(&begun.instance.name, json!({ "phase": "Failed" })).await;
+    other.misses(&task, "user-1").await;
+    one.misses(&task, "user-1").await;
+    let again = one.reserve(&task, "user-1").await.unwrap();
+    assert_ne!(again.instance, begun.instance);
+    // Agents that count their tasks begin at one again.
+    one.reserver.name_session(&again.in_use, vec![alias("t-1")]).await.unwrap();
+    for router in [&other, &one] {
+        let named = router.reserver.resolve(&task, &alias("t-1"), None).await.unwrap().unwrap();
+        assert_eq!((&named.key, &named.lease), (&before.key, &before.lease));
+        assert_ne!(named.binding, before.binding);
+        let which = Which::Intact { lease: Some(named.lease), binding: named.binding };
+        let found = reserve(router, &task, "user-1", which).await.unwrap();
+        assert_eq!(found.instance, again.instance);
+    }
+    // What was said to the instance that is gone, the present one does not know.
+    let which = Which::Intact { lease: Some(before.lease), binding: before.binding };
+    let refused = reserve(&other, &task, "user-1", which).await;
+    assert_eq!(refused.unwrap_err(), ReserveError::NoSuchSession);
+    assert_eq!(aliases(&world).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_wants_any_session_is_not_told_what_others_are() {
     let world = World::new().await;
     let task = world.task("agent", json!({})).await;
@@ -162,7 +192,7 @@ async fn a_crash_leaves_a_session_without_names_or_with_good_ones() {
         let task = world.task("agent", json!({})).await;
         let (dying, other) = (world.router("a").await, world.router("b").await);
         let begun = dying.reserve(&task, "user-1").await.unwrap();
-        dying.traffic.die_in_write(write);
+        dying.traffic.die_in("POST leases", write);
         let naming = dying.reserver.name_session(&begun.in_use, vec![alias("t-1"), alias("t-2")]);
         let watching = until("it dies", async || dying.traffic.is_dead().then_some(()));
         tokio::select! {

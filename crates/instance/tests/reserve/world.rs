@@ -270,9 +270,11 @@ fn is_not_found(error: &kube::Error) -> bool {
 pub(crate) struct Traffic {
     /// Requests that are no list, no watch and not the router's own Lease: `POST leases` and the like.
     seen: Mutex<Vec<String>>,
-    /// How many more of these that write get through before the router is cut off; none for all.
-    writes_left: Mutex<Option<usize>>,
+    /// Which of these writes count, and how many more of them get through before the router is cut off; none for all.
+    writes_left: Mutex<Option<(&'static str, usize)>>,
     dead: AtomicBool,
+    /// The last write is done.
+    last_done: AtomicBool,
 }
 
 impl Traffic {
@@ -288,13 +290,14 @@ impl Traffic {
             let alive = !self.dead.load(Ordering::SeqCst);
             return (alive, alive);
         }
-        self.seen.lock().push(format!("{method} {kind}"));
+        let request = format!("{method} {kind}");
+        self.seen.lock().push(request.clone());
         if self.dead.load(Ordering::SeqCst) {
             return (false, false);
         }
         let mut left = self.writes_left.lock();
         match &mut *left {
-            Some(left) if !read => {
+            Some((counted, left)) if !read && request.starts_with(*counted) => {
                 *left -= 1;
                 if *left == 0 {
                     self.dead.store(true, Ordering::SeqCst);
@@ -312,11 +315,17 @@ impl Traffic {
 
     /// The router dies in its so many-th write from now: it is done, and nothing is heard from the router again.
     pub(crate) fn die_in_write(&self, number: usize) {
-        *self.writes_left.lock() = Some(number);
+        self.die_in("", number);
     }
 
+    /// The same, counting only requests that begin so: what a router does by the clock may come in between.
+    pub(crate) fn die_in(&self, request: &'static str, number: usize) {
+        *self.writes_left.lock() = Some((request, number));
+    }
+
+    /// Whether the write in which it was to die is done.
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::SeqCst)
+        self.last_done.load(Ordering::SeqCst)
     }
 
     /// From now on nothing gets through, or everything does again.
@@ -343,13 +352,14 @@ impl tower::Service<http::Request<kube::client::Body>> for Wire {
     fn call(&mut self, request: http::Request<kube::client::Body>) -> Self::Future {
         let (sent, answered) =
             self.traffic.pass(request.method(), request.uri().path(), request.uri().query());
-        let mut front = self.front.clone();
+        let (mut front, traffic) = (self.front.clone(), self.traffic.clone());
         Box::pin(async move {
             if !sent {
                 std::future::pending::<()>().await;
             }
             let answer = front.call(request).await;
             if !answered {
+                traffic.last_done.store(true, Ordering::SeqCst);
                 std::future::pending::<()>().await;
             }
             answer

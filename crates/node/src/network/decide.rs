@@ -2,7 +2,8 @@
 //!
 //! Within a namespace Pods reach each other unless a NetworkPolicy forbids it. Across namespaces they do not, unless a
 //! policy of the target allows it and none of the source forbids it. The host itself is never reachable; the API
-//! server only with the label [`API_ACCESS`] on the Pod or on its namespace. Guests get as far as their [`Reach`].
+//! server only with the label [`API_ACCESS`] on the Pod or on its namespace; the [`Platform`] by its Service. Guests get as
+//! far as their [`Reach`].
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -25,6 +26,13 @@ pub enum Egress {
     Closed,
 }
 
+/// A Service that is no Pod's: what is behind it listens on the host, and asks everybody who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Platform {
+    pub namespace: &'static str,
+    pub service: &'static str,
+}
+
 /// What holds for all Pods of the node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
@@ -34,6 +42,7 @@ pub(super) struct Plan {
     pub gateway: Ipv4Addr,
     /// Where the API server listens behind the gateway's address.
     pub api_port: Option<u16>,
+    pub platform: Option<Platform>,
     pub egress: Egress,
 }
 
@@ -42,6 +51,7 @@ pub(super) enum Decision {
     /// The node's own name server, over TCP.
     NameServer,
     ApiServer,
+    Platform,
     Pod(SocketAddrV4),
     /// One of these, by turns; never empty.
     Service {
@@ -182,6 +192,9 @@ fn to_service(
     if (key.0.as_str(), key.1.as_str()) == ("default", "kubernetes") {
         return api_server(view, plan, source);
     }
+    if plan.platform.is_some_and(|own| (own.namespace, own.service) == (key.0.as_str(), key.1.as_str())) {
+        return platform(view, plan, source, port);
+    }
     let (mut endpoints, mut reason) = (Vec::new(), Reason::NoEndpoint);
     for endpoint in ready_endpoints(view, &key, service_port) {
         let allowed = match plan.pods.contains(*endpoint.ip()) {
@@ -249,6 +262,18 @@ fn api_server(view: &View, plan: &Plan, source: &Member) -> Decision {
     match policy::egress(view, source, peer, port) {
         Verdict::Denied => Decision::Refused(Reason::EgressPolicy),
         Verdict::Silent | Verdict::Allowed => Decision::ApiServer,
+    }
+}
+
+/// For every Pod that its own policies let out; not for guests, which are whoever's.
+fn platform(view: &View, plan: &Plan, source: &Member, port: u16) -> Decision {
+    if source.guest.is_some() {
+        return Decision::Refused(Reason::Host);
+    }
+    let peer = Peer { address: plan.gateway, pod: None };
+    match policy::egress(view, source, peer, Port { protocol: "TCP", number: port, target: None }) {
+        Verdict::Denied => Decision::Refused(Reason::EgressPolicy),
+        Verdict::Silent | Verdict::Allowed => Decision::Platform,
     }
 }
 

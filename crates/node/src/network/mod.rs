@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 use addresses::Pool;
 pub use addresses::{Exhausted, InvalidRange, Range};
 use balance::Balancer;
-pub use decide::{API_ACCESS, Egress};
+pub use decide::{API_ACCESS, Egress, Platform};
 use decide::{Decision, Plan, Reason};
 pub use feed::Caches;
 pub use hook::PodConnect;
@@ -48,6 +48,8 @@ pub struct Options {
     pub egress: Egress,
     /// Where the `kubernetes` Service leads; without it, nowhere.
     pub api_server: Option<SocketAddr>,
+    /// A Service that leads to a socket of the host.
+    pub platform: Option<(Platform, SocketAddr)>,
     /// A Pod's connections beyond this many are refused.
     pub connections_per_pod: usize,
     /// The host's list of name servers, for names outside the cluster.
@@ -62,6 +64,7 @@ impl Default for Options {
             services: range("10.96.0.0/16"),
             egress: Egress::Open,
             api_server: None,
+            platform: None,
             connections_per_pod: 1024,
             resolv_conf: "/etc/resolv.conf".into(),
         }
@@ -109,6 +112,7 @@ impl Network {
             services: options.services,
             gateway: options.pods.first(),
             api_port: options.api_server.map(|address| address.port()),
+            platform: options.platform.map(|(platform, _)| platform),
             egress: options.egress,
         };
         let shared = Shared {

@@ -141,6 +141,10 @@ async fn open(network: &Network, source: Ipv4Addr, to: SocketAddrV4) -> Result<O
             let address = network.shared.options.api_server.ok_or(Failure::Refused(Reason::ApiServer))?;
             within(EGRESS_DEADLINE, TcpStream::connect(address)).await?
         }
+        Decision::Platform => {
+            let (_, address) = network.shared.options.platform.ok_or(Failure::Refused(Reason::NoService))?;
+            within(EGRESS_DEADLINE, TcpStream::connect(address)).await?
+        }
         Decision::Pod(to) => network.dial(to, source).await?,
         Decision::Egress(to) => leave(to).await?,
         Decision::Service { key, port, affinity, endpoints } => {

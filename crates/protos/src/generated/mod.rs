@@ -13,6 +13,12 @@ pub mod fastpath {
     }
 }
 
+pub mod middleware {
+    pub mod v1 {
+        include!("middleware.v1.rs");
+    }
+}
+
 pub mod sandbox {
     pub mod v1 {
         include!("sandbox.v1.rs");

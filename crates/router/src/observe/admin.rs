@@ -1,5 +1,6 @@
-//! What a router that is a process of its own shows to operators over HTTP: `/metrics`, and `/debug/sessions` to whoever has
-//! the token. Never for clients: it listens on loopback, or asks for the token for everything.
+//! What a process beside a cluster shows to operators over HTTP: `/metrics`, and `/debug/sessions` to whoever has the
+//! token. Never for clients: it listens on loopback, or asks for the token. Only whether it lives and is ready (`/healthz`,
+//! `/readyz`) it tells everybody: nodes ask without a token.
 
 use std::convert::Infallible;
 use std::fmt::{self, Debug, Formatter};
@@ -26,6 +27,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// However long a connection is used, it ends then.
 const LONGEST: Duration = Duration::from_secs(300);
 const BREATH: Duration = Duration::from_millis(50);
+const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// What opens it.
 #[derive(Clone)]
@@ -59,11 +61,15 @@ impl Secret {
 /// Shows sessions, given a query.
 pub type Sessions = Arc<dyn Fn(Option<&str>) -> Result<Value, String> + Send + Sync>;
 
+/// Whether the process can do its work, or why not.
+pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
 /// What is shown.
 #[derive(Clone)]
 pub struct Admin {
     pub metrics: Registry,
     pub sessions: Sessions,
+    pub ready: Ready,
     /// Without one nobody sees sessions.
     pub token: Option<Secret>,
 }
@@ -112,6 +118,16 @@ impl Admin {
     }
 
     fn answer<B>(&self, request: &Request<B>, open: bool) -> Response<Full<Bytes>> {
+        match request.uri().path() {
+            "/healthz" => return respond(StatusCode::OK, PLAIN, "ok\n".into()),
+            "/readyz" => {
+                return match (self.ready)() {
+                    Ok(()) => respond(StatusCode::OK, PLAIN, "ok\n".into()),
+                    Err(why) => respond(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
+                };
+            }
+            _ => {}
+        }
         let known = self.token.as_ref().is_some_and(|token| token.admits(request.headers()));
         let path = request.uri().path();
         let is_open = open && path == "/metrics";
@@ -134,7 +150,7 @@ impl Admin {
                 Ok(page) => respond(StatusCode::OK, "application/json", format!("{page}\n")),
                 Err(why) => said(StatusCode::BAD_REQUEST, &why),
             },
-            _ => said(StatusCode::NOT_FOUND, "there are /metrics and /debug/sessions"),
+            _ => said(StatusCode::NOT_FOUND, "there are /metrics, /debug/sessions, /healthz and /readyz"),
         }
     }
 }
@@ -167,7 +183,8 @@ mod tests {
             None => Ok(json!({ "sessions": [] })),
             Some(query) => Err(query.to_owned()),
         });
-        let admin = Admin { metrics: Registry::new(), sessions, token: token.and_then(Secret::new) };
+        let ready: Ready = Arc::new(|| Err("not yet".into()));
+        let admin = Admin { metrics: Registry::new(), sessions, ready, token: token.and_then(Secret::new) };
         let mut request = Request::get(path);
         for value in authorization {
             request = request.header(AUTHORIZATION, *value);
@@ -192,6 +209,8 @@ mod tests {
             (None, false, "/metrics", &[], 401),
             (Some(TOKEN), false, "/metrics", &[], 401),
             (Some(TOKEN), false, "/metrics", &[right], 200),
+            (Some(TOKEN), false, "/healthz", &[], 200),
+            (Some(TOKEN), false, "/readyz", &[], 503),
             (Some(TOKEN), true, "/other", &[right], 404),
             (Some(TOKEN), true, "/other", &[], 401),
         ] {

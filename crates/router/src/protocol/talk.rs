@@ -104,6 +104,13 @@ pub async fn settle(
     Ok(talk)
 }
 
+/// The instance of a request that is no part of a conversation and whose session has one, without waiting for anybody.
+pub fn at_hand(provider: &dyn InstanceProvider, plan: &Plan) -> Option<(Talk, Reserved)> {
+    let plain = matches!(plan.ask, Ask::Plain) && plan.claim.is_none();
+    let reserved = plain.then(|| provider.instance_at_hand(&plan.wanted)).flatten()?;
+    Some((Talk::default(), reserved))
+}
+
 /// An instance for the request.
 pub async fn reserve(
     provider: &dyn InstanceProvider,

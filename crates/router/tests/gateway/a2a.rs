@@ -56,9 +56,9 @@ impl Server {
         }
         let number = self.minted.fetch_add(1, Ordering::SeqCst);
         let context =
-            message["contextId"].as_str().map_or_else(|| format!("c-{:p}-{number}", self), str::to_owned);
+            message["contextId"].as_str().map_or_else(|| format!("c-{}-{number}", self.name), str::to_owned);
         let count = *self.contexts.lock().entry(context.clone()).and_modify(|count| *count += 1).or_insert(1);
-        let id = format!("t-{:p}-{number}", self);
+        let id = format!("t-{}-{number}", self.name);
         self.tasks.lock().insert(id.clone(), (context, 0));
         let mut task = self.task(&id);
         task["status"]["inContext"] = json!(count);

@@ -110,8 +110,13 @@ impl Disk {
         }))
     }
 
+    /// Replaced as a whole with every change.
+    pub(super) fn names_file(&self) -> PathBuf {
+        self.directory.join("names.json")
+    }
+
     pub(super) fn names(&self) -> Result<Names, Error> {
-        let path = self.directory.join("names.json");
+        let path = self.names_file();
         match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|cause| Error::Record { path: path.display().to_string(), cause }),
@@ -124,7 +129,7 @@ impl Disk {
     pub(super) fn write_names(&self, names: &Names) -> Result<(), Error> {
         let temporary = self.directory.join("names.json.new");
         write_whole(&temporary, names)?;
-        let path = self.directory.join("names.json");
+        let path = self.names_file();
         std::fs::rename(&temporary, &path).map_err(at(&path))?;
         sync_directory(&self.directory)
     }

@@ -29,7 +29,7 @@ pub use digest::Digest;
 pub use foreign::{Described, Layer, Manifest, configured, describe};
 pub use manifest::Config;
 pub use reference::Reference;
-pub use store::{Held, Options, Removed, Store};
+pub use store::{Held, Options, Removed, Stamp, Store};
 pub use unpack::Limits;
 
 use crate::Answer;

@@ -67,6 +67,13 @@ pub struct Held {
     _directory: Option<File>,
 }
 
+/// Which names there were: while it is the same, so is the image of every name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stamp {
+    file: u64,
+    changed: (i64, i64),
+}
+
 /// A handle; cheap to clone.
 #[derive(Clone)]
 pub struct Store {
@@ -99,6 +106,16 @@ impl Store {
 
     pub(super) fn options(&self) -> &Options {
         &self.inner.options
+    }
+
+    /// One question to the kernel, to be asked before a name is resolved.
+    pub fn stamp(&self) -> Stamp {
+        let of = |status: std::fs::Metadata| Stamp {
+            file: status.ino(),
+            changed: (status.ctime(), status.ctime_nsec()),
+        };
+        // Without the file, nothing was ever named.
+        std::fs::metadata(self.disk().names_file()).map(of).unwrap_or_default()
     }
 
     /// The image of that name, if it is here.

@@ -52,8 +52,7 @@ impl Logs {
     /// Begins the log of a run: the ends of two pipes for the program's output and errors. The log ends when the
     /// program, and whatever it passed them on to, has closed them.
     pub fn begin(&self, run: &Run) -> io::Result<(OwnedFd, OwnedFd)> {
-        let (progress, receiver) = watch::channel(Progress::default());
-        let writer = pump::Writer::create(&self.file(run), progress)?;
+        let (writer, receiver) = self.writer(run)?;
         let stdout = writer.stream(line::Stream::Stdout)?.0;
         let stderr = writer.stream(line::Stream::Stderr)?.0;
         self.follow(run, receiver);
@@ -62,8 +61,7 @@ impl Logs {
 
     /// The same, with copies of what is read here, for whoever goes on with [`Logs::resume`] after this process.
     pub fn begin_kept(&self, run: &Run) -> io::Result<([OwnedFd; 2], [OwnedFd; 2])> {
-        let (progress, receiver) = watch::channel(Progress::default());
-        let writer = pump::Writer::create(&self.file(run), progress)?;
+        let (writer, receiver) = self.writer(run)?;
         let (stdout, output) = writer.stream(line::Stream::Stdout)?;
         let (stderr, errors) = writer.stream(line::Stream::Stderr)?;
         self.follow(run, receiver);
@@ -72,13 +70,25 @@ impl Logs {
 
     /// Goes on with the log of a run that an earlier process began, from what [`Logs::begin_kept`] gave it to keep.
     pub fn resume(&self, run: &Run, kept: [OwnedFd; 2]) -> io::Result<()> {
-        let (progress, receiver) = watch::channel(Progress::default());
-        let writer = pump::Writer::create(&self.file(run), progress)?;
+        let (writer, receiver) = self.writer(run)?;
         let [output, errors] = kept;
         writer.resume(line::Stream::Stdout, output)?;
         writer.resume(line::Stream::Stderr, errors)?;
         self.follow(run, receiver);
         Ok(())
+    }
+
+    /// The Pod has its directory from here on; its logs are made in it when there is something to write.
+    fn writer(&self, run: &Run) -> io::Result<(pump::Writer, watch::Receiver<Progress>)> {
+        match std::fs::create_dir(self.pods.join(&run.pod_uid)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                std::fs::create_dir_all(self.pods.join(&run.pod_uid))?;
+            }
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let (progress, receiver) = watch::channel(Progress::default());
+        Ok((pump::Writer::new(self.file(run), progress), receiver))
     }
 
     fn follow(&self, run: &Run, receiver: watch::Receiver<Progress>) {

@@ -30,21 +30,18 @@ struct Shared {
 }
 
 struct Out {
-    file: File,
+    /// None before the first line: most programs of a short life print none.
+    file: Option<File>,
     length: u64,
     /// A write failed, and that was said.
     failing: bool,
 }
 
 impl Writer {
-    pub(super) fn create(path: &Path, progress: watch::Sender<Progress>) -> io::Result<Self> {
-        if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory)?;
-        }
-        let file = File::options().create(true).append(true).open(path)?;
-        let length = file.metadata()?.len();
-        let out = Mutex::new(Out { file, length, failing: false });
-        Ok(Self { shared: Arc::new(Shared { path: path.to_owned(), out, progress }) })
+    /// The file is made with the first line.
+    pub(super) fn new(path: PathBuf, progress: watch::Sender<Progress>) -> Self {
+        let out = Mutex::new(Out { file: None, length: 0, failing: false });
+        Self { shared: Arc::new(Shared { path, out, progress }) }
     }
 
     /// A pipe whose other end is written to the log, and a copy of that end.
@@ -108,13 +105,38 @@ impl Shared {
     fn append(&self, out: &mut Out, lines: &[u8]) -> io::Result<()> {
         if out.length > 0 && out.length + lines.len() as u64 > FILE_LIMIT {
             std::fs::rename(&self.path, older(&self.path))?;
-            out.file = File::options().create(true).append(true).open(&self.path)?;
-            out.length = 0;
+            (out.file, out.length) = (None, 0);
         }
-        out.file.write_all(lines)?;
+        let file = match &mut out.file {
+            Some(file) => file,
+            none => {
+                let file = open(&self.path)?;
+                out.length = file.metadata()?.len();
+                none.insert(file)
+            }
+        };
+        file.write_all(lines)?;
         out.length += lines.len() as u64;
         Ok(())
     }
+}
+
+/// Makes what is missing below the directory of the Pod, and never that itself: once it is removed, what is written late
+/// must not bring it back.
+fn open(path: &Path) -> io::Result<File> {
+    let append = || File::options().create(true).append(true).open(path);
+    match append() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => return other,
+    }
+    let mut missing: Vec<&Path> = path.ancestors().skip(1).take(2).collect();
+    while let Some(directory) = missing.pop() {
+        match std::fs::create_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => other?,
+        }
+    }
+    append()
 }
 
 impl Drop for Shared {

@@ -64,10 +64,18 @@ impl Reader {
             chunk: BytesMut::new(),
         };
         let mut state = progress.as_mut().map(|progress| *progress.borrow_and_update());
-        let Some(mut source) = Source::open(&self.path)? else { return Ok(()) };
-        source.skip_to(self.selection.since, self.selection.tail_lines)?;
+        let mut source = Source::open(&self.path)?;
+        if let Some(source) = &mut source {
+            source.skip_to(self.selection.since, self.selection.tail_lines)?;
+        }
         loop {
-            if self.drain(&mut source, &mut output).await?.is_err() {
+            // A log that nothing was written to has no file. What comes later is all new.
+            if source.is_none() {
+                source = Source::open(&self.path)?;
+            }
+            if let Some(source) = &mut source
+                && self.drain(source, &mut output).await?.is_err()
+            {
                 return Ok(());
             }
             let Some(progress) = progress.as_mut().filter(|_| state.is_some_and(|state| !state.ended)) else {

@@ -66,6 +66,30 @@ async fn a_follower_hears_the_rest_and_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_follower_of_a_silent_program_hears_its_first_line() {
+    let (directory, logs) = logs();
+    let (stdout, stderr) = logs.begin(&run(0)).expect("a log");
+    let follow = Selection { follow: true, tail_lines: Some(0), ..Selection::default() };
+    let mut chunks = logs.read(&run(0), follow);
+    assert!(!directory.path().join("uid/logs").exists(), "nothing was written yet");
+    program(stdout, b"first\n");
+    assert_eq!(chunks.recv().await.expect("first"), "first\n");
+    drop(stderr);
+    assert_eq!(chunks.recv().await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_late_does_not_bring_a_removed_pod_back() {
+    let (directory, logs) = logs();
+    let (stdout, stderr) = logs.begin(&run(0)).expect("a log");
+    std::fs::remove_dir_all(directory.path().join("uid")).expect("removed");
+    program(stdout, b"late\n");
+    drop(stderr);
+    logs.ended(&run(0)).await;
+    assert!(!directory.path().join("uid").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_log_is_bounded_and_a_follower_loses_nothing_that_it_keeps_up_with() {
     let (_directory, logs) = logs();
     let (stdout, stderr) = logs.begin(&run(0)).expect("a log");
@@ -104,7 +128,9 @@ async fn a_log_is_bounded_and_a_follower_loses_nothing_that_it_keeps_up_with() {
 async fn the_run_before_is_kept() {
     let (_directory, logs) = logs();
     for attempt in 0..4 {
-        drop(logs.begin(&run(attempt)).expect("a log"));
+        let (stdout, stderr) = logs.begin(&run(attempt)).expect("a log");
+        drop(stderr);
+        program(stdout, b"a line\n");
         logs.ended(&run(attempt)).await;
         logs.forget_before(&run(attempt)).expect("forgotten");
     }

@@ -3,6 +3,7 @@
 pub(crate) mod delete;
 pub(crate) mod mount;
 mod overlay;
+pub(crate) mod places;
 pub(crate) mod target;
 pub(crate) mod template;
 
@@ -139,7 +140,8 @@ impl Builder<'_> {
 
     /// An overlay even where the root is read-only: the places for mounts have to be made somewhere.
     fn image(&self, image: &Path) -> Result<OwnedFd, Failure> {
-        let root = overlay::mount(image, &directory(self.own())?, "root", self.rootless)?;
+        let lower = [image, &self.template.places];
+        let root = overlay::mount(&lower, &directory(self.own())?, "root", self.rootless)?;
         mount::restrict(&root, NO_DEV, Extent::One).during(Step::Root)?;
         self.attach_root(&root)?;
         Ok(root)
@@ -199,8 +201,8 @@ impl Builder<'_> {
             let directory = Path::new("/").join(name);
             let missing = |mount: &Mount| mount.target.starts_with(&directory) && !mount.target.exists();
             if self.spec.mounts.iter().any(missing) {
-                let tree =
-                    overlay::mount(&directory, &self::directory(&self.spec.scratch)?, name, self.rootless)?;
+                let scratch = self::directory(&self.spec.scratch)?;
+                let tree = overlay::mount(&[&directory], &scratch, name, self.rootless)?;
                 mount::restrict(&tree, NO_SUID | NO_DEV, Extent::One).during_at(Step::System, name)?;
                 overlays.push((*name, tree));
             }

@@ -12,15 +12,22 @@ use crate::spawner::{During, Failure, Step};
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Lays `<name>.upper` of a directory over `lower`.
+/// Lays `<name>.upper` of a directory over those below it, of which the first is on top.
 ///
 /// The directories are named by descriptor: their paths may be longer than an option can be, or hold its separators.
-pub(super) fn mount(lower: &Path, scratch: &OwnedFd, name: &str, rootless: bool) -> Result<OwnedFd, Failure> {
+pub(super) fn mount(
+    lower: &[&Path],
+    scratch: &OwnedFd,
+    name: &str,
+    rootless: bool,
+) -> Result<OwnedFd, Failure> {
     let upper = make(scratch, &format!("{name}.upper")).during(Step::Root)?;
     let work = make(scratch, &format!("{name}.work")).during(Step::Root)?;
-    let lower = open(lower).during(Step::Root)?;
-    let [lowerdir, upperdir, workdir] =
-        [&lower, &upper, &work].map(|open| format!("/proc/self/fd/{}", open.as_raw_fd()));
+    let lower: io::Result<Vec<OwnedFd>> = lower.iter().map(|path| open(path)).collect();
+    let lower = lower.during(Step::Root)?;
+    let named = |open: &OwnedFd| format!("/proc/self/fd/{}", open.as_raw_fd());
+    let [upperdir, workdir] = [&upper, &work].map(named);
+    let lowerdir = lower.iter().map(named).collect::<Vec<_>>().join(":");
     let mut options = vec![("lowerdir", &*lowerdir), ("upperdir", &*upperdir), ("workdir", &*workdir)];
     if rootless {
         // Without privileges, overlay keeps its marks where a user may write them.

@@ -11,6 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, makedev, mkdirat, mknodat, openat,
 
 use super::mount::{self, Extent, NO_DEV, NO_SUID, READ_ONLY};
 use super::target::{self, Kind};
+use crate::spawner::places_directory;
 
 /// Device files: name, major, minor.
 const DEVICES: [(&str, u32, u32); 6] =
@@ -52,6 +53,8 @@ pub(crate) struct Template {
     /// Where it is mounted, with `dev`, `empty` and `system` in it. A path and no descriptor: each container looks in
     /// its own copy of our mounts, and could not use ours.
     path: PathBuf,
+    /// What lies below every image.
+    pub(super) places: PathBuf,
     pub(super) system: Vec<Entry>,
     /// Below the root; already hidden in `system`.
     pub(super) secrets: Vec<PathBuf>,
@@ -64,10 +67,10 @@ pub(super) enum Entry {
 }
 
 impl Template {
-    /// Mounts it at `directory`, which must exist. Rootless, nobody's secrets but our own can be read anyway.
+    /// Mounts it in the runtime's directory. Rootless, nobody's secrets but our own can be read anyway.
     pub(crate) fn mount(directory: &Path, rootless: bool) -> io::Result<Self> {
-        let place =
-            openat(CWD, directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let path = directory.join("template");
+        let place = openat(CWD, &path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let root = mount::filesystem("tmpfs", &[("mode", "0755"), ("size", "1m")], NO_SUID)?;
         mount::attach(&root, place)?;
         for name in ["dev", "empty", "system"] {
@@ -77,7 +80,7 @@ impl Template {
         let system = system(&root)?;
         let secrets = if rootless { Vec::new() } else { secrets() };
         mount::restrict(&root, READ_ONLY, Extent::One)?;
-        let template = Self { path: directory.to_owned(), system, secrets };
+        let template = Self { path, places: places_directory(directory), system, secrets };
         let system = openat(&root, "system", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         for secret in &template.secrets {
             template.hide(&system, secret)?;

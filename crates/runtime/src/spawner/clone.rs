@@ -76,17 +76,11 @@ pub(super) fn ended_child() -> Option<i32> {
     }
 }
 
-/// Whether a process has ended, without reaping it.
-pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    !matches!(waitid(WaitId::PidFd(pidfd), flags), Ok(None))
-}
-
 /// Reaps a child that has ended.
-pub(super) fn reap_number(number: i32) {
-    if let Some(pid) = rustix::process::Pid::from_raw(number) {
-        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-    }
+pub(super) fn reap_number(number: i32) -> Option<Ended> {
+    let pid = rustix::process::Pid::from_raw(number)?;
+    let status = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG).ok()?;
+    status.as_ref().map(Ended::from)
 }
 
 /// Kills and reaps everything else in this pid namespace, whose first process we are.

@@ -384,7 +384,7 @@ fn unexplained() -> Failure {
     Failure::Step(Step::Clone, "the process ended before its program was executed".to_owned())
 }
 
-fn exit(ended: Ended, group: &Group) -> Exit {
+pub(super) fn exit(ended: Ended, group: &Group) -> Exit {
     let out_of_memory = group.out_of_memory_kills() > 0;
     match ended {
         Ended::Code(code) => Exit { code, signal: None, out_of_memory },

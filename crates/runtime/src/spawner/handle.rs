@@ -306,6 +306,11 @@ impl Handle {
         <[OwnedFd; 4]>::try_from(open).map_err(|_| Error::SpawnerGone)
     }
 
+    /// Keeps at least so many sandboxes ready, made when nothing else is to be done, for those who ask for many at once.
+    pub async fn spare(&self, count: usize) -> Result<(), Error> {
+        self.ask(Request::Spare(count), Vec::new()).await.map(drop)
+    }
+
     /// Gives back a container, as [`crate::Runtime::remove`] does.
     pub async fn release(&self, id: &ContainerId) -> Result<(), Error> {
         self.remove_container(id).await

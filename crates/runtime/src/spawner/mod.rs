@@ -74,6 +74,11 @@ pub(crate) fn scratch_directory(directory: &Path) -> PathBuf {
     directory.join("scratch")
 }
 
+/// What lies below every image: see [`crate::rootfs::places`].
+pub(crate) fn places_directory(directory: &Path) -> PathBuf {
+    directory.join("places")
+}
+
 /// Leaves the keys of whoever started us behind. A user has few keyrings; without one of its own, a process has that of
 /// the spawner, which holds nothing.
 fn join_new_keyring() {

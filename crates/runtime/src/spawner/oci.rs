@@ -11,6 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Rlimit, pidfd_open};
 use super::child::{self, Common};
 use super::clone::{self, Born, Ended, NEW_MOUNT};
 use super::console;
+use super::containers::exit;
 use super::process::{Process, Role};
 use super::protocol::{Answer, Failure};
 use super::server::{Server, Token};
@@ -54,6 +55,12 @@ pub(super) enum Drive {
     Exec,
     Signal,
     Delete,
+}
+
+/// What a runtime's program has left.
+enum Left {
+    Running,
+    Ended { terminal: Option<OwnedFd>, exit: Exit },
 }
 
 /// The names of the files of one run, in the bundle.
@@ -286,11 +293,11 @@ impl Server<'_> {
             Drive::Create | Drive::Exec => {
                 self.left(id, container, drive, &process, &bundle.join(&files.pid))
             }
-            _ => Ok(()),
+            _ => Ok(Left::Running),
         });
         files.remove(&bundle);
         match (drive, result) {
-            (Drive::Create, Ok(())) => {
+            (Drive::Create, Ok(_)) => {
                 let program = self.containers.get(container).and_then(|entry| entry.made.as_ref());
                 let Some(program) = program.map(|made| made.program.clone()) else { return };
                 let internal = self.internal();
@@ -302,16 +309,20 @@ impl Server<'_> {
             (Drive::Create, Err(failure)) => {
                 self.begin_removal(container, Some((id, Answer::Failed(failure))));
             }
-            (Drive::Start(first), Ok(())) => self.started(first, container),
+            (Drive::Start(first), Ok(_)) => self.started(first, container),
             (Drive::Start(first), Err(failure)) => {
                 self.begin_removal(container, Some((first, Answer::Failed(failure))));
             }
-            (Drive::Exec, Ok(())) => self.tell_started(id),
-            (Drive::Signal, Ok(())) => self.answer(id, Answer::Done, Vec::new()),
+            (Drive::Exec, Ok(Left::Running)) => self.tell_started(id),
+            (Drive::Exec, Ok(Left::Ended { terminal, exit })) => {
+                self.answer(id, Answer::Started { pid: 0 }, terminal.into_iter().collect());
+                self.send_exit(id, exit);
+            }
+            (Drive::Signal, Ok(_)) => self.answer(id, Answer::Done, Vec::new()),
             (Drive::Exec | Drive::Signal, Err(failure)) => {
                 self.answer(id, Answer::Failed(failure), Vec::new());
             }
-            (Drive::Delete, Ok(())) => {}
+            (Drive::Delete, Ok(_)) => {}
             (Drive::Delete, Err(failure)) => {
                 eprintln!("agentcube spawner: {container}: {}", crate::Error::from(failure));
             }
@@ -319,7 +330,8 @@ impl Server<'_> {
         self.advance_removal(container);
     }
 
-    /// Takes in the process that the runtime has left: its parent is gone, so it is ours, and nobody else reaps it.
+    /// Takes in the process that the runtime has left: its parent is gone, so it is ours. It may have been ours for a
+    /// while, and have ended among the strays.
     fn left(
         &mut self,
         id: u64,
@@ -327,20 +339,27 @@ impl Server<'_> {
         drive: Drive,
         driver: &Process,
         file: &Path,
-    ) -> Result<(), Failure> {
+    ) -> Result<Left, Failure> {
         let text = std::fs::read_to_string(file).during_at(Step::Oci, file.display())?;
         let pid = text.trim().parse().ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Failure::Step(Step::Oci, format!("{text:?} is no process")))?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).during(Step::Oci)?;
+        let number = pid.as_raw_nonzero().get();
+        let ended = self.ended_strays.remove(&number);
         let terminal = driver.console.as_ref().map(console::accept).transpose();
         let terminal = terminal.during(Step::Terminal)?;
+        let pidfd = match (pidfd_open(pid, PidfdFlags::empty()), ended, self.containers.get(container)) {
+            (Err(_), Some(ended), Some(entry)) if drive == Drive::Exec => {
+                return Ok(Left::Ended { terminal, exit: exit(ended, &entry.group) });
+            }
+            (opened, ..) => opened.during(Step::Oci)?,
+        };
         self.watch(pidfd.as_fd(), Token::Exit(id))?;
         let role = match drive {
             Drive::Exec => Role::Exec(container.clone()),
             _ => Role::First(container.clone()),
         };
-        self.admit(id, Process::left(id, role, Born { pidfd, number: pid.as_raw_nonzero().get() }, terminal));
-        Ok(())
+        self.admit(id, Process::left(id, role, Born { pidfd, number }, terminal));
+        Ok(Left::Running)
     }
 
     fn started(&mut self, first: u64, container: &ContainerId) {
@@ -385,21 +404,24 @@ impl Server<'_> {
         }
     }
 
-    /// Runtimes leave helpers behind that become our children. Those that have ended are reaped here. `false` while a
-    /// child that has ended waits for something else to be done first.
+    /// Runtimes leave helpers behind that become our children. Those that have ended are reaped here. `false` while one that
+    /// is known has ended and is not dealt with yet.
     pub(super) fn reap_strays(&mut self) -> bool {
         while self.strays
             && let Some(number) = clone::ended_child()
         {
-            // A process that a runtime has left for us to take in is ours only since that runtime has ended.
-            let awaited = |process: &Process| {
-                matches!(process.role, Role::Drive(_, Drive::Create | Drive::Exec))
-                    && clone::has_ended(process.pidfd.as_fd())
-            };
-            if self.processes.values().any(|process| process.number == number || awaited(process)) {
+            if self.processes.values().any(|process| process.number == number) {
                 return false;
             }
-            clone::reap_number(number);
+            // What a runtime is about to leave may be ours before the runtime has said so, and be done before it.
+            let leaves =
+                |process: &Process| matches!(process.role, Role::Drive(_, Drive::Create | Drive::Exec));
+            if !self.processes.values().any(leaves) {
+                self.ended_strays.clear();
+                clone::reap_number(number);
+            } else if let Some(ended) = clone::reap_number(number) {
+                self.ended_strays.insert(number, ended);
+            }
         }
         true
     }

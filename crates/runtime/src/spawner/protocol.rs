@@ -102,6 +102,8 @@ pub(super) enum Request {
     Kept(ContainerId),
     /// The two sockets of a sandbox once more.
     Sockets(SandboxId),
+    /// So many sandboxes are kept ready at least.
+    Spare(usize),
 }
 
 /// Numbers of requests from here on are those of workers that do not know yet which are taken.

@@ -14,6 +14,8 @@ use super::{During, Failure, Step};
 use crate::netns;
 use crate::spec::SandboxSpec;
 
+/// However many are asked for: each takes memory of the kernel.
+const MOST_SPARE: usize = 64;
 /// The kernel's limit for a host name.
 const LONGEST_HOST_NAME: usize = 64;
 
@@ -72,6 +74,11 @@ pub(super) struct Factory {
 impl Factory {
     pub(super) fn new(spare: usize) -> io::Result<Self> {
         Ok(Self { own: Namespaces::current()?, ready: VecDeque::new(), spare })
+    }
+
+    /// Keeps at least so many ready from now on, as far as that is sensible.
+    pub(super) fn keep(&mut self, count: usize) {
+        self.spare = self.spare.max(count.min(MOST_SPARE));
     }
 
     pub(super) fn wants_more(&self) -> bool {

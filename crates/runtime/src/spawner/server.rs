@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -15,6 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::channel::{self, Packet};
 use super::child::Claim;
+use super::clone::Ended;
 use super::containers::Container;
 use super::freeze::Late;
 use super::notes::Notes;
@@ -31,6 +32,9 @@ use crate::spec::{ContainerId, SandboxId, SandboxSpec};
 /// How often a cgroup that is still busy is tried again.
 const RETRY: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Nothing may have happened for so long before a sandbox is made ahead of time: whoever has just got one is about to start a
+/// container in it.
+const QUIET: Duration = Duration::from_millis(10);
 /// Requests that are read before others get their turn.
 const MOST_AT_ONCE: usize = 64;
 /// Answers that the node has not read yet. It reads all the time; one that does not is broken.
@@ -124,6 +128,8 @@ pub(super) struct Server<'a> {
     pub(super) next_internal: u64,
     /// There may be children that nobody knows.
     pub(super) strays: bool,
+    /// How those ended, by their numbers, while a runtime might still say that one was a container's.
+    pub(super) ended_strays: HashMap<i32, Ended>,
     pub(super) notes: Notes,
     /// When somebody was last heard of, since the machine's start.
     pub(super) heard: Option<Duration>,
@@ -139,8 +145,7 @@ impl<'a> Server<'a> {
         settle()?;
         rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).during(Step::Clone)?;
         let open_files = raise_open_files();
-        let template =
-            Template::mount(&hello.directory.join("template"), hello.rootless).during(Step::Devices)?;
+        let template = Template::mount(&hello.directory, hello.rootless).during(Step::Devices)?;
         super::oci::mount_state(&super::oci_directory(&hello.directory)).during(Step::Oci)?;
         std::fs::create_dir(super::memory_directory(&hello.directory)).during(Step::Root)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during(Step::Clone)?;
@@ -165,6 +170,7 @@ impl<'a> Server<'a> {
             late: Vec::new(),
             next_internal: u64::MAX >> 2,
             strays: false,
+            ended_strays: HashMap::new(),
             notes: Notes::default(),
             heard: None,
             last: 0,
@@ -176,15 +182,19 @@ impl<'a> Server<'a> {
     fn run(&mut self) -> io::Result<()> {
         self.answer(0, Answer::Done, Vec::new());
         let mut events = Vec::with_capacity(64);
+        let mut last_event = Instant::now();
         loop {
             events.clear();
             let prepare = self.factory.wants_more();
-            let timeout =
-                match (prepare || !self.waiting.is_empty(), self.busy.is_empty() && self.late.is_empty()) {
-                    (true, _) => Some(AT_ONCE),
-                    (false, false) => Some(RETRY),
-                    (false, true) => self.until_impatient(),
-                };
+            let timeout = if !self.waiting.is_empty() || prepare && last_event.elapsed() >= QUIET {
+                Some(AT_ONCE)
+            } else if !self.busy.is_empty() || !self.late.is_empty() {
+                Some(RETRY)
+            } else if prepare {
+                Timespec::try_from(QUIET).ok()
+            } else {
+                self.until_impatient()
+            };
             rustix::io::retry_on_intr(|| {
                 epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref())
             })?;
@@ -204,10 +214,12 @@ impl<'a> Server<'a> {
             self.retry_busy();
             self.retry_late();
             self.lose_patience();
+            if !events.is_empty() {
+                last_event = Instant::now();
+            }
             if let Some((id, spec)) = self.waiting.pop_front() {
                 self.make_sandbox(id, &spec);
-            } else if prepare && events.is_empty() {
-                // Only when nothing else is to be done.
+            } else if prepare && last_event.elapsed() >= QUIET {
                 self.factory.prepare();
             }
         }
@@ -307,6 +319,10 @@ impl<'a> Server<'a> {
             Request::Heard(at) => self.heard(at),
             Request::Kept(container) => self.kept(&container),
             Request::Sockets(sandbox) => self.sockets(&sandbox),
+            Request::Spare(count) => {
+                self.factory.keep(count);
+                Ok((Answer::Done, Vec::new()))
+            }
         };
         self.reply(id, result);
     }

@@ -17,9 +17,10 @@ use super::channel::{self, Packet};
 use super::clone::{self, Ended, NEW_MOUNT, NEW_PID, NEW_SANDBOX, NEW_USER};
 use super::handle::Handle;
 use super::protocol::{Answer, Hello, Message};
-use super::{Options, oci_directory, scratch_directory};
+use super::{Options, oci_directory, places_directory, scratch_directory};
 use crate::Error;
 use crate::cgroup::Tree;
+use crate::rootfs::places;
 use crate::sweep::{self, Lock, Record};
 
 /// How long a spawner may take to end everything.
@@ -161,6 +162,7 @@ fn prepare_directory(directory: &Path) -> Result<std::path::PathBuf, Error> {
         for below in [scratch_directory(directory), directory.join("template"), oci_directory(directory)] {
             std::fs::create_dir_all(below)?;
         }
+        places::make(&places_directory(directory))?;
         // What containers write is nobody else's on this machine.
         std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
         directory.canonicalize()

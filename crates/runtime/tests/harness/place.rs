@@ -89,7 +89,7 @@ impl Place {
             .iter()
             .map(|path| path.file_name().unwrap().to_owned())
             .collect();
-        assert_eq!(names, ["lock", "oci", "record", "scratch", "template"]);
+        assert_eq!(names, ["lock", "oci", "places", "record", "scratch", "template"]);
         assert!(entries(&self.options.directory.join("oci")).is_empty());
     }
 

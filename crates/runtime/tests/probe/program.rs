@@ -12,6 +12,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
     match arguments.as_slice() {
         ["__spawner"] => return agentcube_runtime::spawner::main(),
+        [agentcube_runtime::confine::WORD, ..] => return agentcube_runtime::confine::main(),
         ["exit", code] => return ExitCode::from(code.parse::<u8>().unwrap_or(255)),
         ["echo", words @ ..] => println!("{}", words.join(" ")),
         ["cat"] => copy_input(),

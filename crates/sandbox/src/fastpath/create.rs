@@ -156,10 +156,15 @@ impl Work {
         };
         // At once: what is started and not logged is adopted, what is logged and not started is settled.
         let record = request.object.clone();
-        let logging = self.log(&slot, &agent, &record);
-        let (outcome, logged) = tokio::join!(self.core.start(&agent, request), logging);
+        let sent = Instant::now();
+        let starting = async { (self.core.start(&agent, request).await, sent.elapsed()) };
+        let logging = async { (self.log(&slot, &agent, &record).await, sent.elapsed()) };
+        let ((outcome, started_after), (logged, logged_after)) = tokio::join!(starting, logging);
         match outcome {
-            Outcome::Started(started) => {
+            Outcome::Started(mut started) => {
+                // Only what was waited for.
+                let waited = logged_after.saturating_sub(started_after);
+                started.timings.get_or_insert_default().log = micros(waited);
                 let create = self.keep(slot, &agent, started.endpoints.clone(), Fate::Kept);
                 let response = self.response(&create, started, allocated);
                 // An object of this name may have come meanwhile, by somebody else or late: it wins.
@@ -402,7 +407,7 @@ impl Work {
 
     fn response(&self, create: &Create, started: Started, allocated: Duration) -> CreateResponse {
         let mut timings = started.timings.unwrap_or_default();
-        timings.allocate = u64::try_from(allocated.as_micros()).unwrap_or(u64::MAX);
+        timings.allocate = micros(allocated);
         CreateResponse {
             sandbox_id: self.name.name.clone(),
             agent_pod: create.agent.id().name.clone(),
@@ -429,6 +434,10 @@ impl Work {
             waited.map_err(|_| Status::deadline_exceeded("it does not run yet"))?;
         }
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn unlogged(error: &LogError) -> Status {

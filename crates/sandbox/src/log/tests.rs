@@ -140,6 +140,38 @@ async fn a_log_belongs_to_one_process_and_to_nobody_else() {
 }
 
 #[tokio::test]
+async fn what_is_written_to_a_file_is_read_and_room_behind_it_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let length = || std::fs::metadata(&path).unwrap().len();
+    for round in 0..3 {
+        let log = Log::open(&path).unwrap();
+        for number in 0..3 {
+            intent(&log, &format!("run-{round}-{number}"), &format!("box-{round}-{number}")).await.unwrap();
+        }
+        assert_eq!(log.names().len(), 3 * (round + 1));
+    }
+    let before = length();
+    assert!(before >= 1 << 20, "there is room");
+    let log = Log::open(&path).unwrap();
+    intent(&log, "more", "more").await.unwrap();
+    drop(log);
+    assert_eq!(length(), before, "a file that does not grow");
+    // A crash tears a frame: its beginning is there, then zeros, then its end.
+    let bytes = std::fs::read(&path).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    let mut torn = bytes.clone();
+    torn[end - 60..end - 20].fill(0);
+    std::fs::write(&path, torn).unwrap();
+    let log = Log::open(&path).unwrap();
+    assert!(log.of(&named("more")).is_none());
+    assert_eq!(log.names().len(), 9);
+    intent(&log, "again", "again").await.unwrap();
+    drop(log);
+    assert_eq!(Log::open(&path).unwrap().names().len(), 10);
+}
+
+#[tokio::test]
 async fn whoever_waits_shares_one_sync() {
     let memory = Memory::default();
     let log = memory.log().unwrap();

@@ -17,19 +17,21 @@ use super::Dial;
 
 pub(super) struct PodLink {
     dial: Dial,
+    /// The UID of its pool.
+    pool: String,
     agent: RwLock<Option<(SocketAddr, Arc<dyn AgentApi>)>>,
 }
 
 impl PodLink {
-    pub(super) fn new(dial: Dial) -> PodLink {
-        PodLink { dial, agent: RwLock::new(None) }
+    pub(super) fn new(dial: Dial, pool: String) -> PodLink {
+        PodLink { dial, pool, agent: RwLock::new(None) }
     }
 
     /// From here on it is there, or nowhere yet.
     pub(super) fn at(&self, address: Option<SocketAddr>) {
         let same = self.agent.read().as_ref().map(|(known, _)| *known) == address;
         if !same {
-            *self.agent.write() = address.map(|address| (address, (self.dial)(address)));
+            *self.agent.write() = address.map(|address| (address, (self.dial)(&self.pool, address)));
         }
     }
 

@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::{
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 
+use super::tokens::{self, Tokens};
+
 /// The container that is the agent; the first one where none is called so.
 const AGENT: &str = "agent";
 const DATA: &str = "agentcube-data";
@@ -26,13 +28,23 @@ pub struct PodOptions {
     pub image: Option<String>,
     /// The Secret in a pool's namespace by which its agents know the controller.
     pub secret: Option<String>,
+    /// Instead: a Secret for each pool, made with its first agent.
+    pub tokens: Option<Tokens>,
     /// That holds certificates (`tls.crt`, `tls.key`, `ca.crt`), not a `token`.
     pub certificates: bool,
 }
 
 impl Default for PodOptions {
     fn default() -> PodOptions {
-        PodOptions { port: 7070, image: None, secret: None, certificates: false }
+        PodOptions { port: 7070, image: None, secret: None, tokens: None, certificates: false }
+    }
+}
+
+impl PodOptions {
+    /// The Secret that the agents of a pool get.
+    fn secret_of(&self, pool: &SandboxPool) -> Option<String> {
+        let own = self.tokens.is_some().then(|| tokens::secret_name(&pool.name_any()));
+        self.secret.clone().or(own)
     }
 }
 
@@ -59,7 +71,7 @@ pub(super) fn pod(pool: &SandboxPool, index: u32, options: &PodOptions) -> Resul
     }
     let at = spec.containers.iter().position(|container| container.name == AGENT).unwrap_or(0);
     complete(&mut spec.containers[at], pool, options)?;
-    volumes(&mut spec, at, options);
+    volumes(&mut spec, at, options.secret_of(pool));
     // It gets no token for the API server: it never asks it anything.
     spec.automount_service_account_token.get_or_insert(false);
     Ok(Pod { metadata, spec: Some(spec), status: None })
@@ -75,10 +87,12 @@ fn complete(container: &mut Container, pool: &SandboxPool, options: &PodOptions)
     if container.command.is_none() && container.args.is_none() {
         container.command = Some(vec!["agentcube".into(), "sandbox-agent".into()]);
     }
-    // It makes namespaces, mounts and cgroups.
-    container
-        .security_context
-        .get_or_insert_with(|| SecurityContext { privileged: Some(true), ..SecurityContext::default() });
+    // It makes namespaces, mounts and cgroups, whoever the image says that it is.
+    container.security_context.get_or_insert_with(|| SecurityContext {
+        privileged: Some(true),
+        run_as_user: Some(0),
+        ..SecurityContext::default()
+    });
     let port = ContainerPort { container_port: options.port.into(), ..ContainerPort::default() };
     let ports = container.ports.get_or_insert_default();
     if ports.iter().all(|known| known.container_port != port.container_port) {
@@ -102,7 +116,7 @@ fn complete(container: &mut Container, pool: &SandboxPool, options: &PodOptions)
         value("RUNTIME", pool.spec.runtime_type.clone()),
         value("DATA_DIR", DATA_PATH.into()),
     ];
-    if options.secret.is_some() {
+    if options.secret_of(pool).is_some() {
         let file = |name: &str, file: &str| value(name, format!("{SECRET_PATH}/{file}"));
         match options.certificates {
             false => defaults.push(file("TOKEN_FILE", "token")),
@@ -119,14 +133,13 @@ fn complete(container: &mut Container, pool: &SandboxPool, options: &PodOptions)
     Ok(())
 }
 
-fn volumes(spec: &mut PodSpec, at: usize, options: &PodOptions) {
+fn volumes(spec: &mut PodSpec, at: usize, secret: Option<String>) {
     let mut wanted = vec![(
         DATA_PATH,
         Volume { name: DATA.into(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() },
     )];
-    if let Some(secret) = &options.secret {
-        let secret =
-            SecretVolumeSource { secret_name: Some(secret.clone()), ..SecretVolumeSource::default() };
+    if let Some(secret) = secret {
+        let secret = SecretVolumeSource { secret_name: Some(secret), ..SecretVolumeSource::default() };
         wanted.push((SECRET_PATH, Volume { name: SECRET.into(), secret: Some(secret), ..Volume::default() }));
     }
     let mounts = spec.containers[at].volume_mounts.get_or_insert_default();

@@ -38,6 +38,25 @@ fn a_pool_without_a_template_has_agents_of_this_program() {
 }
 
 #[test]
+fn each_pool_has_a_token_of_its_own() {
+    let tokens = Tokens::new("a text that nobody can guess");
+    let options = PodOptions { secret: None, tokens: Some(tokens.clone()), ..options() };
+    let fast = pool(json!({}));
+    let pod = template::pod(&fast, 0, &options).expect("a Pod");
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.clone()).unwrap_or_default();
+    let mounted = volumes.iter().find_map(|volume| volume.secret.as_ref()?.secret_name.clone());
+    let secret = tokens.secret(&fast);
+    assert_eq!(mounted, secret.metadata.name);
+    assert_eq!(env(&pod)["AGENTCUBE_AGENT_TOKEN_FILE"], "/etc/agentcube/agent/token");
+    assert_eq!(secret.owner_references()[0].uid, owner_of(&pod));
+    let token = secret.data.expect("data").remove("token").expect("a token").0;
+    assert_eq!(token, tokens.of(&owner_of(&pod)).into_bytes());
+    assert_ne!(tokens.of("u1"), tokens.of("u2"));
+    assert_ne!(tokens.of("u1"), Tokens::new("another text that nobody can guess").of("u1"));
+    assert_eq!(tokens.of("u1").len(), 64);
+}
+
+#[test]
 fn a_template_wins_but_for_who_the_agent_is() {
     let template = json!({ "agentTemplate": {
         "metadata": { "labels": { "a": "b", "sandbox.fast.io/pool": "other" } },

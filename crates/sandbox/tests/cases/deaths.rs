@@ -108,13 +108,18 @@ async fn dies_after(
             Deaths::Controller => vec![SandboxPhase::Running],
             Deaths::Both => vec![SandboxPhase::Running, SandboxPhase::Lost],
         };
+        // An object that is still to be written from the log is not missed by anybody who only compares.
+        let held = told.created.as_ref().filter(|_| !told.deleting);
+        if let Some(run) = held {
+            stage.until("one", |sandbox| run_of(sandbox).as_ref() == Some(run)).await;
+        }
         stage.until_at_rest_with(&next, &phases).await;
         let objects = stage.objects().await;
         let there = objects.iter().find(|object| object.name_any() == "one");
         if told.deleted {
             assert!(there.is_none(), "after {effects} effects: back from the dead");
-        } else if told.created.is_some() && !told.deleting {
-            assert_eq!(there.and_then(run_of), told.created, "after {effects} effects: lost");
+        } else if let Some(run) = held {
+            assert_eq!(there.and_then(run_of).as_ref(), Some(run), "after {effects} effects: lost");
         }
         next.stop().await;
         if survived {

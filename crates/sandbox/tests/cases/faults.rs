@@ -1,6 +1,8 @@
 //! What goes wrong: agents that fall silent, die or lose their answers; an API server that does not answer. Afterwards
 //! objects, agents and the registry say the same, and nothing ran twice.
 
+use std::sync::Arc;
+
 use agentcube_api::sandbox::SandboxPhase;
 use agentcube_protos::agent::Reason;
 use agentcube_protos::fastpath::CreateRequest;
@@ -9,7 +11,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 use tonic::Code;
 
-use crate::stage::fuse::Weather;
+use crate::stage::fuse::{Fuse, Weather};
 use crate::stage::{NAMESPACE, Stage, ask, phase, run_of, until, unwanted, wanted};
 
 pub(crate) async fn manual_waits_for_somebody() {
@@ -232,3 +234,26 @@ pub(crate) async fn a_late_create_does_not_bring_back_what_was_deleted() {
     controller.stop().await;
 }
 
+/// Whoever waits for an agent takes no place: neither from those who wait as well nor from those who need not.
+pub(crate) async fn an_agent_that_takes_its_time_keeps_nobody_waiting() {
+    let stage = Stage::open(2).await;
+    let options = agentcube_sandbox::Options { concurrency: 1, ..Default::default() };
+    let (controller, ready) = stage.start_with(&Fuse::never(), options);
+    ready.await;
+    let slow = stage.agents.get(0);
+    slow.hold_starts(true);
+    let names: Vec<String> = (0..8).map(|number| format!("box-{number}")).collect();
+    for name in &names {
+        stage.create(name, json!({})).await;
+    }
+    until("four wait for the one agent", async || (Arc::strong_count(&slow.held) == 1 + 4).then_some(()))
+        .await;
+    let quick = stage.agents.get(1);
+    until("others run at the other", async || (!quick.runs().is_empty()).then_some(())).await;
+    slow.hold_starts(false);
+    for name in &names {
+        stage.until_phase(name, SandboxPhase::Running).await;
+    }
+    stage.until_at_rest(&controller).await;
+    controller.stop().await;
+}

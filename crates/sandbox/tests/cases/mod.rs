@@ -51,7 +51,8 @@ cases! {
         a_refusal_tries_the_next_and_doubt_tries_nothing, an_object_whose_start_is_in_doubt_is_started_once,
         while_the_api_is_down_fast_creates_go_on_and_objects_follow,
         a_new_controller_makes_the_objects_that_are_missing,
-        a_late_create_does_not_bring_back_what_was_deleted;
+        a_late_create_does_not_bring_back_what_was_deleted,
+        an_agent_that_takes_its_time_keeps_nobody_waiting;
     logged: an_acknowledged_create_outlives_controller_and_agent,
         what_comes_back_by_itself_runs_again_after_both_have_died,
         a_create_that_was_logged_and_not_started_is_settled,

@@ -92,6 +92,8 @@ pub(crate) struct Fake {
     book: Arc<Book>,
     table: Mutex<Table>,
     changed: Notify,
+    /// Starts that are held now.
+    pub(crate) held: Arc<()>,
 }
 
 fn refusal(reason: Reason) -> Refusal {
@@ -101,7 +103,8 @@ fn refusal(reason: Reason) -> Refusal {
 impl Fake {
     pub(crate) fn new(uid: &str, book: Arc<Book>) -> Arc<Fake> {
         let table = Table { incarnation: 1, ..Table::default() };
-        Arc::new(Fake { uid: uid.into(), book, table: Mutex::new(table), changed: Notify::new() })
+        let (table, changed, held) = (Mutex::new(table), Notify::new(), Arc::default());
+        Arc::new(Fake { uid: uid.into(), book, table, changed, held })
     }
 
     /// Nobody reaches it, or somebody does again.
@@ -417,6 +420,7 @@ impl AgentApi for Fake {
                 if !self.table.lock().held {
                     break;
                 }
+                let _one = self.held.clone();
                 changed.await;
             }
             if self.table.lock().dropped != sent {

@@ -228,7 +228,9 @@ impl Stage {
     /// Bytes of the log.
     pub(crate) fn log_length(&self) -> u64 {
         let log = self.log.as_ref().expect("there is a log").path().join("log");
-        std::fs::metadata(log).map_or(0, |file| file.len())
+        let bytes = std::fs::read(log).unwrap_or_default();
+        // Behind it there is room, which is zeros.
+        bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
     }
 
     pub(crate) fn weather(&self, weather: Weather) {

@@ -71,22 +71,25 @@ async fn install(client: &Client) {
     let _ = namespaces.create(&PostParams::default(), &namespace).await;
 }
 
-/// Removes what the stage before has left.
+/// Removes what the stage before has left, and whoever used the server before: controllers look after all namespaces.
 async fn sweep(client: &Client) {
     let (every, deletion) = (ListParams::default(), DeleteParams::default());
-    let pools: Api<SandboxPool> = Api::namespaced(client.clone(), NAMESPACE);
-    pools.delete_collection(&deletion, &every).await.unwrap();
     let events: Api<Event> = Api::namespaced(client.clone(), NAMESPACE);
     events.delete_collection(&deletion, &every).await.unwrap();
-    let sandboxes: Api<Sandbox> = Api::namespaced(client.clone(), NAMESPACE);
     let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
     until("nothing is left of the stage before", async || {
-        let left = sandboxes.list(&every).await.unwrap().items;
+        let pools = Api::<SandboxPool>::all(client.clone()).list(&every).await.unwrap().items;
+        for object in &pools {
+            let pools: Api<SandboxPool> = Api::namespaced(client.clone(), &object.namespace().unwrap());
+            let _ = pools.delete(&object.name_any(), &deletion).await;
+        }
+        let left = Api::<Sandbox>::all(client.clone()).list(&every).await.unwrap().items;
         for object in &left {
+            let sandboxes: Api<Sandbox> = Api::namespaced(client.clone(), &object.namespace().unwrap());
             let _ = sandboxes.delete(&object.name_any(), &deletion).await;
             let _ = sandboxes.patch(&object.name_any(), &PatchParams::default(), &free).await;
         }
-        left.is_empty().then_some(())
+        (pools.is_empty() && left.is_empty()).then_some(())
     })
     .await;
 }

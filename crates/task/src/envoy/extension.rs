@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::backend;
 use crate::duration;
-use crate::options::{Envoy, Picking};
+use crate::options::Envoy;
 
 /// How long the processor may answer after a request has waited for an instance as long as its Task allows.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -23,19 +23,16 @@ const VERIFIED: &str = "envoy.filters.http.jwt_authn";
 
 /// The spec for the routes that carry the gateway's name in their label.
 pub(crate) fn spec(label: &str, envoy: &Envoy, limit: Duration) -> Value {
-    let mut processor = json!({
+    let processor = json!({
         "backendRefs": [backend(&envoy.ext_proc)],
         "failOpen": false,
         "statusOnError": 503,
         "messageTimeout": duration::text_of(limit),
         // Left out, Envoy would send nothing at all. Where a conversation is followed the router asks for more.
         "processingMode": { "request": { "attributes": ["xds.route_name"] }, "allowModeOverride": true },
-        // Who sends a request, as Envoy has verified it.
-        "metadata": { "accessibleNamespaces": [VERIFIED] },
+        // Who sends a request, as Envoy has verified it; and the pick, by which its access log tells of the end.
+        "metadata": { "accessibleNamespaces": [VERIFIED], "writableNamespaces": [METADATA] },
     });
-    if envoy.picking != Picking::Header {
-        processor["metadata"]["writableNamespaces"] = json!([METADATA]);
-    }
     json!({
         "targetSelectors": [{
             "group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "matchLabels": { labels::GATEWAY: label },

@@ -14,5 +14,6 @@ pub(crate) fn spec(envoy: &Envoy) -> Value {
     let service =
         json!({ "type": "HTTP", "logName": "agentcube", "backendRefs": [backend(&envoy.ext_proc)] });
     let sinks = json!([{ "type": "ALS", "als": service }]);
-    json!({ "telemetry": { "accessLog": { "settings": [{ "sinks": sinks }] } } })
+    // What the installation of Envoy Gateway and its class say of Envoys stays as it is: images, kinds of Services.
+    json!({ "mergeType": "StrategicMerge", "telemetry": { "accessLog": { "settings": [{ "sinks": sinks }] } } })
 }

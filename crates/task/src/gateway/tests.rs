@@ -168,6 +168,7 @@ fn envoy_tells_the_routers_of_the_end_of_requests() {
     let told = plan(&observed(gateway()), &options);
     let proxy = told.policies.proxy.as_ref().unwrap();
     assert_eq!(named(&told), Some(proxy.name_any()));
+    assert_eq!(proxy.spec.0["mergeType"], "StrategicMerge", "what the class says of Envoys stays");
     let sink = &proxy.spec.0["telemetry"]["accessLog"]["settings"][0]["sinks"][0];
     assert_eq!((&sink["type"], &sink["als"]["type"]), (&json!("ALS"), &json!("HTTP")));
     assert_eq!(sink["als"]["backendRefs"][0]["name"], "router");

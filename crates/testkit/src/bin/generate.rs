@@ -54,7 +54,8 @@ fn definitions(root: &Path) -> Vec<(PathBuf, String)> {
 
 /// Messages and services: of the fast path, and what is asked of containerd.
 fn protos(root: &Path) -> Result<Vec<(PathBuf, String)>> {
-    let mut files = code(&root.join("crates/protos"), &["fastpath.proto", "agent.proto"])?;
+    let mut files =
+        code(&root.join("crates/protos"), &["fastpath.proto", "agent.proto", "middleware.proto"])?;
     let containerd: Vec<String> = std::fs::read_dir(root.join("crates/containerd/proto"))?
         .map(|file| Ok(file?.file_name().to_string_lossy().into_owned()))
         .collect::<Result<_>>()?;

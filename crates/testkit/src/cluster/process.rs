@@ -99,8 +99,12 @@ pub(super) fn client(kubeconfig: &Path, address: &str) -> Result<HttpClient> {
     HttpClient::new(address.parse()?, std::str::from_utf8(&ca)?, value("token:")?)
 }
 
-/// Builds the `agentcube` program in the profile of the running test, and says where it is.
+/// The `agentcube` program: the one that `cargo xtask test` has built with the tests, or built now in the profile of the
+/// running test.
 pub fn build_program() -> Result<PathBuf> {
+    if let Some(program) = std::env::var_os("AGENTCUBE_PROGRAM") {
+        return Ok(program.into());
+    }
     let test = std::env::current_exe()?;
     let profile = test.parent().and_then(Path::parent).context("a test runs from the target directory")?;
     let release = profile.file_name().is_some_and(|name| name == "release");
@@ -108,6 +112,13 @@ pub fn build_program() -> Result<PathBuf> {
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--locked", "-p", "agentcube"]);
     if release {
         command.arg("--release");
+    }
+    // What `cargo test` says of the test: build scripts that watch these variables would have half of the tree built anew.
+    for (name, _) in std::env::vars_os() {
+        let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if name.to_str().is_some_and(|name| of_package.iter().any(|prefix| name.starts_with(prefix))) {
+            command.env_remove(name);
+        }
     }
     ensure!(command.status()?.success(), "agentcube does not build");
     Ok(profile.join("agentcube"))

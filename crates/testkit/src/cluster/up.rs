@@ -79,8 +79,14 @@ impl Place {
 
     /// Starts `up` and waits until it is ready.
     pub async fn start(&self) -> Result<Up> {
+        self.start_with(&[]).await
+    }
+
+    /// The same with more arguments.
+    pub async fn start_with(&self, more: &[String]) -> Result<Up> {
         let data = self.data().display().to_string();
-        let args = ["up", "--data-dir", &data].map(str::to_owned);
+        let mut args = ["up", "--data-dir", &data].map(str::to_owned).to_vec();
+        args.extend_from_slice(more);
         let begun = Instant::now();
         let log = self.path().join("log");
         let process = Process::start_as(self.account.as_ref(), &self.program(), &args, &log)?;

@@ -47,6 +47,9 @@ struct Trial {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum On {
     Every,
+    /// Every server on which nobody else works: on a whole cluster Pods run, Deployments are looked after, and each
+    /// namespace has a ConfigMap.
+    Quiet,
     /// The embedded server, in process and over its socket.
     Embedded,
     /// The embedded server over its socket.
@@ -71,8 +74,8 @@ fn all() -> Vec<Trial> {
     trials![
         objects::lifecycle on Every,
         objects::refusals on Every,
-        objects::pages on Every,
-        objects::selectors on Every,
+        objects::pages on Quiet,
+        objects::selectors on Quiet,
         objects::collection on Every,
         objects::entry on Every,
         objects::dry_run on Every,
@@ -80,15 +83,15 @@ fn all() -> Vec<Trial> {
         objects::preconditions on Every,
         objects::leases on Every,
         objects::namespaces on Every,
-        objects::pods on Every,
-        objects::eviction on Every,
+        objects::pods on Quiet,
+        objects::eviction on Quiet,
         patches::merge on Every,
         patches::json on Every,
         patches::strategic on Every,
         patches::apply on Every,
         patches::racing on Every,
         patches::status on Every,
-        patches::scale on Every,
+        patches::scale on Quiet,
         patches::custom on Every,
         metadata::of_objects on Every,
         metadata::watched on Every,
@@ -109,7 +112,7 @@ fn all() -> Vec<Trial> {
         collection::orphans on Every,
         collection::namespace on Every,
         node::logs on Embedded,
-        node::log_refusals on Every,
+        node::log_refusals on Quiet,
         node::exec on Socket,
         node::proxy on Embedded,
         node::portforward on Socket,
@@ -142,15 +145,19 @@ async fn run(options: &Options, report: &mut Report) {
     let kubectl = options.binaries().ok().map(|binaries| binaries.kubectl);
     if options.wants(Kind::Embedded) {
         let place = Place::in_process().await;
-        run_on("in-process", place, &on(&[On::Every, On::Embedded]), report).await;
+        run_on("in-process", place, &on(&[On::Every, On::Quiet, On::Embedded]), report).await;
         let place = Place::socket(kubectl).await;
-        run_on("embedded", place, &on(&[On::Every, On::Embedded, On::Socket, On::Wire]), report).await;
+        let wanted = [On::Every, On::Quiet, On::Embedded, On::Socket, On::Wire];
+        run_on("embedded", place, &on(&wanted), report).await;
         for trial in on(&[On::Alone]) {
             run_on("alone", Place::in_process().await, &[trial], report).await;
         }
     }
     if options.wants(Kind::Real) {
-        let trials = on(&[On::Every, On::Wire]);
+        let trials = match options.cluster {
+            true => on(&[On::Every]),
+            false => on(&[On::Every, On::Quiet, On::Wire]),
+        };
         match options.binaries() {
             Err(error) => {
                 report.skip("kube-rs on the real kube-apiserver", trials.len(), &format!("{error:#}"))

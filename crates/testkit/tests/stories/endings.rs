@@ -1,12 +1,16 @@
 //! How sessions, instances and Tasks end.
 
+use std::time::Duration;
+
 use agentcube_testkit::Request;
 use agentcube_testkit::watch::{self, Objects};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::world::{LEASES, LIMIT, World, annotation, condition, expect, name, of, sessions};
+
+const LOOK: Duration = Duration::from_millis(200);
 
 fn none(pods: &[&Value]) -> bool {
     pods.is_empty()
@@ -22,6 +26,14 @@ pub(crate) async fn idle(world: &World) -> Result<()> {
     let over = |leases: &Objects| of(leases, "idle").next().is_none();
     watch::until(&world.http, LEASES, "the session is over", LIMIT, over).await?;
     world.event("idle", "idle").await?;
+    if world.cluster().is_none() {
+        seen(world).await?;
+    }
+    world.remove("idle").await
+}
+
+/// What operators see of it.
+async fn seen(world: &World) -> Result<()> {
     let metrics = world.http.send(Request::new(Method::GET, "/metrics")).await?;
     let counted = String::from_utf8_lossy(&metrics.bytes).into_owned();
     for name in [
@@ -39,12 +51,11 @@ pub(crate) async fn idle(world: &World) -> Result<()> {
         known.contains(r#""lastReserve":"waited""#) && !known.contains("ada"),
         "its session is seen",
         &known,
-    )?;
-    world.remove("idle").await
+    )
 }
 
 pub(crate) async fn ttl(world: &World) -> Result<()> {
-    let scaling = json!({ "scalingMode": "OnDemand", "instanceLifecycle": { "ttl": "4s" } });
+    let scaling = json!({ "scalingMode": "OnDemand", "instanceLifecycle": { "ttl": "20s" } });
     world.task("mortal", sessions(scaling)).await?;
     world.say("mortal", "ada", "hello").await?.instance()?;
     world.pods_until("mortal", "the instance has lived long enough", none).await?;
@@ -102,8 +113,19 @@ pub(crate) async fn task(world: &World) -> Result<()> {
         let none = |objects: &Objects| objects.keys().all(|name| !name.starts_with("leaving"));
         watch::until(&world.http, &path, "its children are gone", LIMIT, none).await?;
     }
-    let refused = world.say("leaving", "ada", "hello").await?;
-    expect(refused.status == 404 && refused.refusal() == "NoRoute", "nobody answers for it", &refused)?;
+    let mut refused = world.say("leaving", "ada", "hello").await?;
+    // The gateway hears of it in its own time, and until then has nobody to ask.
+    let hearing = async {
+        while refused.status == 503 {
+            tokio::time::sleep(LOOK).await;
+            refused = world.say("leaving", "ada", "hello").await?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(LIMIT, hearing).await.context("the gateway never hears that the Task is gone")??;
+    // Envoy knows of no route either, and says less.
+    let told = world.cluster().is_some() || refused.refusal() == "NoRoute";
+    expect(refused.status == 404 && told, "nobody answers for it", &refused)?;
     let reply = world.http.send(Request::new(Method::GET, "/readyz")).await?;
     expect(reply.status == 200, "the platform is well", &reply)
 }

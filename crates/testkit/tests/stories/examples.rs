@@ -48,6 +48,11 @@ pub(crate) async fn untrusted(world: &World) -> Result<()> {
 }
 
 pub(crate) async fn interpreter(world: &World) -> Result<()> {
+    interpreter_on(world, async || Ok(())).await
+}
+
+/// The same, and a look at it before it goes.
+pub(crate) async fn interpreter_on(world: &World, look: impl AsyncFnOnce() -> Result<()>) -> Result<()> {
     world.deploy("stories/2-code-interpreter.yaml").await?;
     let run = |user: &'static str, code: &'static str| async move {
         world.ask(Method::POST, "/default/code-interpreter/", &[("x-user-id", user)], code).await
@@ -58,6 +63,7 @@ pub(crate) async fn interpreter(world: &World) -> Result<()> {
     expect(answer.text().trim() == "42", "variables are kept", &answer)?;
     let answer = run("bob", "print(x)").await?;
     expect(answer.status == 422 && answer.text().contains("NameError"), "and are nobody else's", &answer)?;
+    look().await?;
     world.remove("code-interpreter").await
 }
 

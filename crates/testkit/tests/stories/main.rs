@@ -1,8 +1,24 @@
 //! Tasks on the whole platform, as a process of its own: the user stories of the design deployed from the examples and
 //! talked to through the gateway; its six end-to-end cases; and what clients do wrong.
+//!
+//! With `--cluster` on a real cluster, through Envoy Gateway: the six cases by the same code, and what only a cluster has.
+
+/// Runs each trial that is wanted, and shows what the platform says when one fails.
+macro_rules! trials {
+    ($options:expr, $report:expr, $world:expr; $($name:literal => $trial:path),* $(,)?) => {
+        $(if $options.selects($name) {
+            let outcome = $trial($world).await;
+            if outcome.is_err() {
+                eprintln!("{}", $world.told());
+            }
+            $report.note($name, outcome);
+        })*
+    };
+}
 
 mod bundles;
 mod cases;
+mod cluster;
 mod endings;
 mod examples;
 mod mistakes;
@@ -26,6 +42,9 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: &Options, report: &mut Report) {
+    if options.cluster {
+        return cluster::run(options, report).await;
+    }
     let program = match build_program() {
         Ok(program) => program,
         Err(error) => return report.note("agentcube builds", Err(error)),
@@ -34,20 +53,7 @@ async fn run(options: &Options, report: &mut Report) {
         Ok(world) => world,
         Err(error) => return report.note("agentcube up starts", Err(error)),
     };
-    macro_rules! trials {
-        ($($name:literal => $trial:path),* $(,)?) => {
-            $(if options.selects($name) {
-                let outcome = $trial(&world).await;
-                if outcome.is_err() {
-                    let log = world.log();
-                    let lines: Vec<&str> = log.lines().collect();
-                    eprintln!("the end of the log:\n{}", lines[lines.len().saturating_sub(30)..].join("\n"));
-                }
-                report.note($name, outcome);
-            })*
-        };
-    }
-    trials! {
+    trials! { options, report, &world;
         "story 1: a conversation stays with its instance" => examples::chat,
         "story 2: code of strangers" => examples::untrusted,
         "story 2: an interpreter for each session" => examples::interpreter,
@@ -64,6 +70,16 @@ async fn run(options: &Options, report: &mut Report) {
         "pools: code without an image" => pools::code,
         "pools: each request its sandbox" => pools::oneshot,
         "the agent of the demonstration" => examples::hello,
+        "mistakes of clients are told clearly" => mistakes::clients,
+        "an instance dies in flight, and the session goes on" => mistakes::death_in_flight,
+    }
+    end_to_end(options, report, &world).await;
+    report.note("agentcube down ends it in order", world.stop());
+}
+
+/// The design's cases, wherever it runs.
+async fn end_to_end(options: &Options, report: &mut Report, world: &World) {
+    trials! { options, report, world;
         "case 1: Oneshot requests are spread" => cases::oneshot_spread,
         "case 2: a session sticks, and its Pod says so" => cases::stickiness,
         "case 3: cold start from zero" => cases::cold_start,
@@ -73,9 +89,6 @@ async fn run(options: &Options, report: &mut Report) {
         "case 4: a stream is never idle" => endings::stream,
         "case 5: concurrent reservation" => cases::concurrent_reservation,
         "case 6: concurrent scale-up" => cases::concurrent_scale_up,
-        "mistakes of clients are told clearly" => mistakes::clients,
-        "an instance dies in flight, and the session goes on" => mistakes::death_in_flight,
         "a Task that goes takes everything along" => endings::task,
     }
-    report.note("agentcube down ends it in order", world.stop());
 }

@@ -6,7 +6,7 @@ use http::Method;
 use http_body_util::BodyExt;
 use serde_json::json;
 
-use crate::world::{LIMIT, PODS, World, expect, sessions};
+use crate::world::{LIMIT, LOOK, PODS, World, expect, sessions};
 
 /// A request that is refused: where to, with which headers, and the status and code it is refused with.
 type Refused<'a> = (&'a str, &'a [(&'a str, &'a str)], u16, &'a str);
@@ -40,18 +40,21 @@ pub(crate) async fn death_in_flight(world: &World) -> Result<()> {
     let instance = first.instance()?;
     let headers = [("x-session-id", "ada")];
     // One that has not been answered, and one that is being answered.
-    let waiting = world.ask(Method::GET, "/default/victim/wait", &headers, "");
     let words = "word ".repeat(200);
     let mut speaking =
         world.begin(Method::POST, "/default/victim/stream", &headers, &words).await?.into_body();
     ensure!(speaking.frame().await.is_some(), "it speaks");
     let killing = async {
+        on_their_way(world, "victim", 2).await?;
         let now = json!({ "gracePeriodSeconds": 0 });
         let request = Request::new(Method::DELETE, format!("{PODS}/{instance}")).json(&now);
-        world.http.send(request).await
+        let killed = world.http.send(request).await?;
+        ensure!(killed.is_success(), "the Pod is deleted");
+        Ok(())
     };
+    let waiting = world.ask(Method::GET, "/default/victim/wait", &headers, "");
     let (killed, answer) = tokio::join!(killing, waiting);
-    ensure!(killed?.is_success(), "the Pod is deleted");
+    killed?;
     let answer = answer?;
     // What was not sent yet is refused; what was sent is lost.
     let told = matches!(
@@ -64,4 +67,19 @@ pub(crate) async fn death_in_flight(world: &World) -> Result<()> {
     let again = world.say("victim", "ada", "hello").await?;
     expect(again.status == 200 && again.json()["turn"] == 1, "the session has a new instance", &again)?;
     world.remove("victim").await
+}
+
+/// Waits until the gateway has sent so many requests of a Task to instances, and waits for their ends.
+async fn on_their_way(world: &World, task: &str, count: u64) -> Result<()> {
+    let path = format!("/debug/sessions?task={task}");
+    let sending = async {
+        loop {
+            let known = world.http.send(Request::new(Method::GET, &*path)).await?.value();
+            if known["sessions"][0]["inFlight"] == count {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, sending).await.context("the gateway never sends them")?
 }

@@ -81,10 +81,11 @@ pub(crate) async fn chat(world: &World) -> Result<()> {
 /// An idle session goes, and its Sandbox with it; there are never more than the maximum.
 pub(crate) async fn endings(world: &World) -> Result<()> {
     pool(world, "endings").await?;
-    let lifecycle = json!({ "idleTimeout": "2s" });
+    // A third waits for less than it takes the first two to be idle.
+    let lifecycle = json!({ "idleTimeout": "20s" });
     let scaling = json!({ "scalingMode": "OnDemand", "maxInstances": 2, "instanceLifecycle": lifecycle });
     let mut spec = on_pool("endings", scaling);
-    spec["routing"]["reserveTimeout"] = json!("1s");
+    spec["routing"]["reserveTimeout"] = json!("5s");
     world.task("pool-ends", spec).await?;
     let ada = world.say("pool-ends", "ada", "hello").await?.instance()?;
     let bob = world.say("pool-ends", "bob", "hello").await?.instance()?;
@@ -147,7 +148,7 @@ pub(crate) async fn pause(world: &World) -> Result<()> {
     let lifecycle = json!({ "idleTimeout": "1s", "idleAction": "Pause" });
     let scaling = json!({ "scalingMode": "OnDemand", "maxInstances": 1, "instanceLifecycle": lifecycle });
     let mut spec = on_pool("pauses", scaling);
-    spec["routing"]["reserveTimeout"] = json!("1s");
+    spec["routing"]["reserveTimeout"] = json!("10s");
     world.task("pool-rests", spec).await?;
     let mut instances = Vec::new();
     for turn in 1..=3 {

@@ -1,12 +1,13 @@
-//! A running platform, its API, and its gateway as any client meets it.
+//! A running platform, its API, and its gateway as any client meets it: `agentcube up`, or a real cluster with Envoy Gateway.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use agentcube_testkit::cluster::up::{Place, Up};
+use agentcube_testkit::cluster::whole::{self, Whole};
 use agentcube_testkit::watch::{self, Objects};
 use agentcube_testkit::{HttpClient, Request};
 use anyhow::{Context, Result, bail, ensure};
@@ -20,6 +21,9 @@ use tokio::net::TcpStream;
 
 /// A debug build on a busy machine is slow.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
+pub(crate) const LOOK: Duration = Duration::from_millis(200);
+/// So often in a row a Task has to be known through Envoy, until it is taken for known everywhere.
+const KNOWN: usize = 16;
 pub(crate) const TASKS: &str = "/apis/agentcube.io/v1alpha1/namespaces/default/tasks";
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
@@ -27,10 +31,15 @@ const EVENTS: &str = "/api/v1/namespaces/default/events";
 
 /// The platform.
 pub(crate) struct World {
-    pub(crate) place: Place,
     pub(crate) http: HttpClient,
     pub(crate) gateway: SocketAddr,
-    up: Up,
+    site: Site,
+}
+
+/// Where it runs.
+enum Site {
+    Up(Place, Up),
+    Cluster(Whole),
 }
 
 /// An answer of the gateway.
@@ -68,32 +77,108 @@ impl World {
         let place = Place::new(program)?;
         let up = place.start().await?;
         let gateway = std::fs::read_to_string(place.data().join("gateway"))?.trim().parse()?;
-        Ok(World { http: up.http.clone(), place, gateway, up })
+        Ok(World { http: up.http.clone(), gateway, site: Site::Up(place, up) })
+    }
+
+    /// The same on a cluster, into which it has been installed, with a gateway for Tasks that name none.
+    pub(crate) async fn on_cluster(cluster: Whole) -> Result<World> {
+        let gateway = cluster.gateway("default", json!({})).await?;
+        Ok(World { http: cluster.http.clone(), gateway, site: Site::Cluster(cluster) })
     }
 
     pub(crate) fn stop(self) -> Result<()> {
-        self.up.down(&self.place)
+        match self.site {
+            Site::Up(place, up) => up.down(&place),
+            Site::Cluster(_) => Ok(()),
+        }
     }
 
-    pub(crate) fn log(&self) -> String {
-        self.up.log()
+    /// What there is to see when something went wrong.
+    pub(crate) fn told(&self) -> String {
+        match &self.site {
+            Site::Up(_, up) => {
+                let log = up.log();
+                let lines: Vec<&str> = log.lines().collect();
+                format!("the end of the log:\n{}", lines[lines.len().saturating_sub(30)..].join("\n"))
+            }
+            Site::Cluster(cluster) => cluster.told(),
+        }
+    }
+
+    /// The cluster, if it is one.
+    pub(crate) fn cluster(&self) -> Option<&Whole> {
+        match &self.site {
+            Site::Up(..) => None,
+            Site::Cluster(cluster) => Some(cluster),
+        }
     }
 
     /// Runs the program as its user does.
     pub(crate) async fn run(&self, args: &[&str]) -> Result<String> {
-        let mut command = Command::new(self.place.program());
-        command.args(args).env("KUBECONFIG", self.place.kubeconfig()).env("HOME", self.place.home());
+        let mut command = match &self.site {
+            Site::Up(place, _) => {
+                let mut command = Command::new(place.program());
+                command.env("KUBECONFIG", place.kubeconfig()).env("HOME", place.home());
+                command
+            }
+            Site::Cluster(cluster) => cluster.command(),
+        };
+        command.args(args);
         let output = tokio::task::spawn_blocking(move || command.output()).await??;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "agentcube {}: {said}", args.join(" "));
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Applies an example, and waits until its Task is ready.
+    /// The container of the sample agent.
+    pub(crate) fn agent(&self) -> Value {
+        let arguments = ["sample-agent", "--word-delay", "300"];
+        let mut container = match &self.site {
+            Site::Up(..) => json!({ "image": "host", "command": ["/.agentcube/agentcube"] }),
+            Site::Cluster(_) => {
+                json!({ "image": whole::IMAGE, "imagePullPolicy": "Never", "command": ["agentcube"] })
+            }
+        };
+        container["name"] = json!("agent");
+        container["args"] = json!(arguments);
+        container["readinessProbe"] = json!({ "httpGet": { "path": "/readyz", "port": 8080 }, "periodSeconds": 1,
+                // A machine that is busy for seconds makes nothing unready.
+                "timeoutSeconds": 10, "failureThreshold": 30 });
+        container
+    }
+
+    /// The address of this machine for those who run on the platform.
+    pub(crate) fn machine(&self) -> IpAddr {
+        match &self.site {
+            Site::Up(..) => Ipv4Addr::LOCALHOST.into(),
+            Site::Cluster(_) => whole::MACHINE.into(),
+        }
+    }
+
+    /// The text of an example. On a cluster no Pod has the programs of this machine, but images that have them.
+    pub(crate) fn example(&self, file: &str) -> Result<String> {
+        let text = std::fs::read_to_string(example(file)).with_context(|| format!("no example {file}"))?;
+        Ok(match &self.site {
+            Site::Up(..) => text,
+            Site::Cluster(_) => text.replace("image: host", &format!("image: {}", whole::PYTHON)),
+        })
+    }
+
+    /// Applies an example, and waits until its Task can be asked.
     pub(crate) async fn deploy(&self, file: &str) -> Result<()> {
-        let path = example(file);
-        ensure!(path.is_file(), "there is no example {}", path.display());
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("example.yaml");
+        std::fs::write(&path, self.example(file)?)?;
         self.run(&["apply", "-f", &path.display().to_string(), "--wait", "--timeout", "120"]).await?;
+        if self.cluster().is_none() {
+            return Ok(());
+        }
+        let text = std::fs::read_to_string(&path)?;
+        let objects = text.split("\n---").filter(|object| object.lines().any(|line| line == "kind: Task"));
+        for object in objects {
+            let name = object.lines().find_map(|line| line.strip_prefix("  name: "));
+            self.routed(name.with_context(|| format!("a Task of {file} has no name"))?, KNOWN).await?;
+        }
         Ok(())
     }
 
@@ -103,11 +188,7 @@ impl World {
             "apiVersion": "agentcube.io/v1alpha1", "kind": "Task", "metadata": { "name": name },
             "spec": { "deployment": { "type": "pod", "podTemplate": { "spec": {
                 "terminationGracePeriodSeconds": 1,
-                "containers": [{
-                    "name": "agent", "image": "host",
-                    "command": ["/.agentcube/agentcube", "sample-agent", "--word-delay", "300"],
-                    "readinessProbe": { "httpGet": { "path": "/readyz", "port": 8080 }, "periodSeconds": 1 },
-                }],
+                "containers": [self.agent()],
             } } } },
         });
         for (key, value) in spec.as_object().context("a spec is an object")? {
@@ -117,7 +198,32 @@ impl World {
         ensure!(reply.status == 201, "cannot make the Task {name}: {}", reply.value());
         let ready = |tasks: &Objects| tasks.get(name).is_some_and(|task| condition(task, "Ready"));
         watch::until(&self.http, TASKS, &format!("the Task {name} is ready"), LIMIT, ready).await?;
+        let routing = &object["spec"]["routing"];
+        if self.cluster().is_some() && routing["gatewayRefs"].is_null() {
+            // Without a session there is nothing to refuse: each request keeps an instance busy until its end was heard of.
+            let times = if routing["routePolicy"] == "Oneshot" { 1 } else { KNOWN };
+            self.routed(name, times).await?;
+        }
         Ok(())
+    }
+
+    /// Waits until Envoy has heard of a Task: Envoy Gateway accepts routes before it has passed them on. Each thread of Envoy and
+    /// each router hears of it by itself, and any of them may be asked next, so it has to be known several times in a row.
+    pub(crate) async fn routed(&self, task: &str, times: usize) -> Result<()> {
+        let path = format!("/default/{task}/");
+        let asking = async {
+            let mut known = 0;
+            while known < times {
+                if self.ask(Method::GET, &path, &[], "").await?.status == 404 {
+                    known = 0;
+                    tokio::time::sleep(LOOK).await;
+                } else {
+                    known += 1;
+                }
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(LIMIT, asking).await.context("Envoy never hears of the Task")?
     }
 
     /// Deletes a Task, and waits until nothing is left of it.
@@ -169,18 +275,23 @@ impl World {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Result<http::Response<Incoming>> {
-        let stream = TcpStream::connect(self.gateway).await.context("the gateway does not listen")?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
+        self.begin_at(self.gateway, method, path, headers, body).await
+    }
+
+    async fn begin_at(
+        &self,
+        address: SocketAddr,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<http::Response<Incoming>> {
         let mut request = http::Request::builder().method(method).uri(path).header("host", "localhost");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(Bytes::from(body.to_owned())))?;
-        tokio::time::timeout(LIMIT, sender.send_request(request))
-            .await
-            .with_context(|| format!("no answer for {path}"))?
-            .with_context(|| format!("no answer for {path}"))
+        send(address, request).await.with_context(|| format!("no answer for {path}"))
     }
 
     /// Sends a request through the gateway, and reads the whole answer.
@@ -191,7 +302,19 @@ impl World {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Result<Answer> {
-        let response = self.begin(method, path, headers, body).await?;
+        self.ask_at(self.gateway, method, path, headers, body).await
+    }
+
+    /// The same through another gateway.
+    pub(crate) async fn ask_at(
+        &self,
+        address: SocketAddr,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Answer> {
+        let response = self.begin_at(address, method, path, headers, body).await?;
         let (parts, incoming) = response.into_parts();
         let body =
             tokio::time::timeout(LIMIT, incoming.collect()).await.context("the answer has no end")??;
@@ -212,7 +335,24 @@ impl World {
     }
 }
 
-pub(crate) fn example(file: &str) -> PathBuf {
+/// What is to be had at an address with a token.
+pub(crate) async fn get(address: SocketAddr, path: &str, token: &str) -> Result<String> {
+    let request = http::Request::get(path).header("host", "localhost");
+    let request = request.header("authorization", format!("Bearer {token}")).body(Full::new(Bytes::new()))?;
+    let response = send(address, request).await?;
+    ensure!(response.status().is_success(), "{path}: {}", response.status());
+    Ok(String::from_utf8(response.into_body().collect().await?.to_bytes().to_vec())?)
+}
+
+/// Sends a request over a connection of its own, and gives the answer as it begins.
+async fn send(address: SocketAddr, request: http::Request<Full<Bytes>>) -> Result<http::Response<Incoming>> {
+    let stream = TcpStream::connect(address).await.with_context(|| format!("nobody listens at {address}"))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(tokio::time::timeout(LIMIT, sender.send_request(request)).await.context("it takes too long")??)
+}
+
+fn example(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(file)
 }
 

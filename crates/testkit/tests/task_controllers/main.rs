@@ -1,12 +1,14 @@
 //! What the controllers of Tasks and TaskGateways write, held to the real definitions of the Gateway API and of Envoy
 //! Gateway: every example is served, in every way that the controllers can be set up, on the real kube-apiserver and on
-//! the embedded one. Something pretends to be the gateway, since there is no Envoy here.
+//! the embedded one. Something pretends to be the gateway, since there is no Envoy here. Then everything is installed, run with
+//! the rights of its roles, and removed, on both.
 //!
 //! `--only real|embedded` runs one of them.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod cases;
+mod install;
 #[path = "../../../task/tests/stage/mod.rs"]
 #[allow(dead_code, reason = "shared with the tests of the crate, which use more of it")]
 mod stage;
@@ -44,6 +46,7 @@ async fn run(options: &Options, report: &mut Report) {
     };
     if options.wants(Kind::Embedded) {
         run_on(Cluster::embedded().await, &definitions, &cases, report).await;
+        installed(Cluster::embedded().await, &definitions, options, report).await;
     }
     if options.wants(Kind::Real) {
         match options.binaries() {
@@ -51,6 +54,8 @@ async fn run(options: &Options, report: &mut Report) {
             Ok(binaries) => {
                 let cluster = Cluster::real_with(&binaries, Controllers::Api).await;
                 run_on(cluster, &definitions, &cases, report).await;
+                let cluster = Cluster::real_with(&binaries, Controllers::Api).await;
+                installed(cluster, &definitions, options, report).await;
             }
         }
     }
@@ -78,6 +83,29 @@ async fn run_on(
         let running = tokio::spawn((case.run)(client.clone()));
         let outcome = running.await.map_err(|error| anyhow::anyhow!("{error}"));
         report.note(&format!("{}/{}", cluster.kind, case.name), outcome);
+    }
+}
+
+/// What `agentcube install` puts on a server of its own.
+async fn installed(
+    cluster: Result<Cluster>,
+    definitions: &[CustomResourceDefinition],
+    options: &Options,
+    report: &mut Report,
+) {
+    if !options.selects("install") {
+        return;
+    }
+    let cluster = match cluster {
+        Ok(cluster) => cluster,
+        Err(error) => return report.note("a server to install on", Err(error)),
+    };
+    let definitions: Result<Vec<Value>, _> = definitions.iter().map(serde_json::to_value).collect();
+    let definitions = definitions.expect("a definition is JSON");
+    let whole = install::whole(&cluster, &definitions).await;
+    report.note(&format!("{}/install", cluster.kind), whole);
+    if cluster.kind == Kind::Real {
+        report.note("real/install-rights", install::rights(&cluster, options.record).await);
     }
 }
 

@@ -15,6 +15,7 @@ use agentcube_instance::revision::owner;
 use agentcube_instance::timing::Timing;
 use agentcube_instance::token::{KeyId, Keys};
 use agentcube_instance::{SessionKey, TaskId};
+use agentcube_testkit::cluster::pretended_node;
 use agentcube_testkit::cluster::real::Controllers;
 use agentcube_testkit::{Binaries, Cluster};
 use anyhow::{Context, Result, bail, ensure};
@@ -34,6 +35,7 @@ use crate::wire::Line;
 
 const NAMESPACE: &str = "default";
 const SYSTEM: &str = "agentcube-system";
+const NODE: &str = "node";
 /// Longer than anything takes that goes right.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
@@ -72,7 +74,7 @@ pub(crate) struct World {
 /// Held so that it lives as long as the world.
 pub(crate) enum Backend {
     Embedded { _server: Server },
-    Real { _cluster: Cluster },
+    Real { cluster: Cluster, whole: bool },
 }
 
 impl World {
@@ -87,28 +89,36 @@ impl World {
         let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig())?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
-        World::furnish(client, Backend::Real { _cluster: cluster }, scaling).await
+        let whole = binaries.whole.is_some();
+        World::furnish(client, Backend::Real { cluster, whole }, scaling).await
     }
 
     async fn furnish(client: Client, server: Backend, scaling: Value) -> Result<World> {
         let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
         let tasks = agentcube_api::crds().into_iter().find(|crd| crd.name_any() == "tasks.agentcube.io");
-        definitions.create(&PostParams::default(), &tasks.context("Tasks are defined")?).await?;
+        unless_there(definitions.create(&PostParams::default(), &tasks.context("Tasks are defined")?).await)?;
         let established = kube::runtime::conditions::is_crd_established();
         kube::runtime::wait::await_condition(definitions, "tasks.agentcube.io", established).await?;
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let system = serde_json::from_value(json!({ "metadata": { "name": SYSTEM } }))?;
-        namespaces.create(&PostParams::default(), &system).await?;
-        if matches!(server, Backend::Real { .. }) {
-            // Nobody else makes it here, and Pods are refused without.
+        unless_there(namespaces.create(&PostParams::default(), &system).await)?;
+        let stop = CancellationToken::new();
+        if let Backend::Real { cluster, whole } = &server {
+            // Not every one makes it by itself, and Pods are refused without.
             let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
             let account = serde_json::from_value(json!({ "metadata": { "name": "default" } }))?;
-            accounts.create(&PostParams::default(), &account).await?;
+            unless_there(accounts.create(&PostParams::default(), &account).await)?;
+            if *whole {
+                pretended_node::beat(&cluster.http, NODE).await?;
+                let http = cluster.http.clone();
+                let keep = async move { pretended_node::keep(&http, NODE).await };
+                tokio::spawn(stop.clone().run_until_cancelled_owned(keep));
+            }
         }
         let maximum = scaling["maxInstances"].as_u64().and_then(|max| usize::try_from(max).ok());
         let maximum = maximum.context("a maximum")?;
         let task = make_task(&client, scaling).await?;
-        let (stop, book) = (CancellationToken::new(), Arc::<Book>::default());
+        let book = Arc::<Book>::default();
         tokio::spawn(stop.clone().run_until_cancelled_owned(kubelet(client.clone(), book.clone())));
         tokio::spawn(stop.clone().run_until_cancelled_owned(observe_pods(
             client.clone(),
@@ -212,6 +222,14 @@ impl World {
     }
 }
 
+/// Whole clusters have some of it already.
+fn unless_there<K>(made: Result<K, kube::Error>) -> Result<()> {
+    match made {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        made => Ok(made.map(drop)?),
+    }
+}
+
 /// A Task with a revision, as the control plane leaves it.
 async fn make_task(client: &Client, scaling: Value) -> Result<TaskId> {
     let task: Task = serde_json::from_value(json!({
@@ -231,7 +249,7 @@ async fn make_task(client: &Client, scaling: Value) -> Result<TaskId> {
         "metadata": { "name": "agent-1", "labels": { labels::FORM: "slots", labels::SPEC_ID: "agent-1",
             labels::TASK: "agent", labels::TASK_UID: uid },
             "ownerReferences": [serde_json::to_value(owner(&id))?] },
-        "template": { "spec": { "nodeName": "node", "terminationGracePeriodSeconds": 1,
+        "template": { "spec": { "nodeName": NODE, "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": false, "containers": [{ "name": "agent", "image": "agent:1" }] } },
     }))?;
     let templates: Api<PodTemplate> = Api::namespaced(client.clone(), NAMESPACE);

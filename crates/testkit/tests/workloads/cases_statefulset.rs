@@ -1,5 +1,7 @@
 //! StatefulSets: ordinals in order, updates from the top, claims that stay or go.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::cases::{Result, cases};
@@ -90,8 +92,11 @@ fn going(count: usize, told: i64) -> impl Fn(&World) -> bool {
     rest(move |world| world.pods_where(is_terminating).len() == count && deleted(world) == told)
 }
 
+/// Each Pod once for each time that it was made: a controller that has not seen yet that a Pod is leaving tells it to go again.
 fn deleted(world: &World) -> i64 {
-    events(world, "", "Delete Pod ")
+    let names: BTreeSet<&str> = world.made.keys().map(|(name, _)| &**name).collect();
+    let told = |name: &&str| events(world, "", &format!("Delete Pod {name} ")).min(world.times_made(name));
+    names.iter().map(told).sum()
 }
 
 /// Has Pods run as they come until so many are ready.

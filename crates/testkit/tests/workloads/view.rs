@@ -160,6 +160,17 @@ fn status(status: &Value) -> Value {
     shown
 }
 
+/// How often an Event tells something. That a set has deleted a Pod counts once for each time that the Pod was made: a
+/// controller that has not seen yet that it is leaving tells it to go again.
+fn times(world: &World, event: &Value) -> i64 {
+    let count = number(event, "/count").max(1);
+    let deleted = text(event, "/message").strip_prefix("Delete Pod ");
+    match deleted.and_then(|rest| rest.split(' ').next()) {
+        Some(pod) => count.min(world.times_made(pod).max(1)),
+        None => count,
+    }
+}
+
 /// Events as lines, the same ones added up.
 fn events(world: &World, mask: &Mask) -> Vec<Value> {
     let mut lines: BTreeMap<String, i64> = BTreeMap::new();
@@ -176,7 +187,7 @@ fn events(world: &World, mask: &Mask) -> Vec<Value> {
             text(event, "/source/component"),
             text(event, "/message"),
         );
-        *lines.entry(mask.text(&line)).or_default() += number(event, "/count").max(1);
+        *lines.entry(mask.text(&line)).or_default() += times(world, event);
     }
     lines.into_iter().map(|(line, count)| Value::String(format!("{count}x {line}"))).collect()
 }

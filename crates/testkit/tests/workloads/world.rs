@@ -123,6 +123,11 @@ impl World {
         self.all("Event").filter(about).map(|event| number(event, "/count")).sum()
     }
 
+    /// How often a Pod of this name was made.
+    pub(crate) fn times_made(&self, pod: &str) -> i64 {
+        self.made.iter().filter(|((name, _), _)| *name == pod).map(|(_, count)| *count).sum()
+    }
+
     /// Whether the Deployments and ReplicaSets report exactly what is there, and Events tell of it.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.all("ReplicaSet").all(|set| self.set_is_at_rest(set))

@@ -282,7 +282,7 @@ fn resident() -> usize {
 fn a_hundred_thousand_sessions() {
     const COUNT: usize = 100_000;
     let (index, clock) = (Index::new(), Clock::start());
-    let pools = crate::reserve::waiting::Pools::new("router-a".into(), clock);
+    let pools = crate::reserve::waiting::Pools::new("router-a".into(), Arc::default(), clock);
     let before = resident();
     let uuid = |kind: u64, n: usize| format!("{kind:08x}-1111-4111-8111-{n:012x}");
     for n in 0..COUNT {

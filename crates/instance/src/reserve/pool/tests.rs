@@ -188,14 +188,24 @@ fn what_another_router_started_is_left_to_it_for_a_while() {
 }
 
 #[test]
-fn own_instances_come_first_and_orders_differ_between_routers() {
-    let order = |me: &str| {
-        let mut pool = Pool::new(me.into(), rules());
+fn own_instances_come_first_and_routers_do_not_meet_before_all_are_in_use() {
+    let order = |rank, routers, requests| {
+        let seat = Arc::<Seat>::default();
+        seat.set(rank, routers);
+        let mut pool = Pool::new("router-a".into(), rules()).at(seat);
         (0..8).for_each(|slot| put(&mut pool, instance(slot)));
-        ask(&mut pool, 8);
+        ask(&mut pool, requests);
         pool.assign(NOW).iter().map(|(_, given)| given.id.name.to_string()).collect::<Vec<_>>()
     };
-    assert_ne!(order("router-a"), order("router-b"));
+    for of_first in 0..=8 {
+        let mut chosen = [order(0, 2, of_first), order(1, 2, 8 - of_first)].concat();
+        chosen.sort();
+        chosen.dedup();
+        assert_eq!(chosen.len(), 8, "{of_first}");
+    }
+    let mut all = order(2, 3, 8);
+    all.sort();
+    assert_eq!(all.len(), 8, "whatever the seat, each is given once: {all:?}");
     let mut pool = pool(|_| ());
     (0..8).for_each(|slot| put(&mut pool, instance(slot)));
     put(&mut pool, Instance { created_for: Some("router-a".into()), ..instance(8) });

@@ -31,6 +31,7 @@ impl World {
             services: range("10.96.0.0/16"),
             gateway: Ipv4Addr::new(10, 244, 0, 1),
             api_port: Some(6443),
+            platform: None,
             egress: Egress::Open,
         };
         let mut world = Self { view: View::default(), plan };
@@ -178,6 +179,23 @@ fn the_api_server_is_for_those_with_the_label() {
     assert_eq!(world.refused(WEB_2, "10.96.0.1:80"), Some(Reason::NoService));
     world.plan.api_port = None;
     assert_eq!(world.refused(WEB_2, "10.96.0.1:443"), Some(Reason::ApiServer));
+}
+
+#[test]
+fn the_platform_is_reached_by_its_service_and_by_nothing_else() {
+    let mut world = World::new();
+    world.service("system", "builds", json!({"clusterIP": "10.96.0.9", "ports": [{"port": 80}]}));
+    assert_eq!(world.refused(CLIENT, "10.96.0.9:80"), Some(Reason::NoEndpoint));
+    world.plan.platform = Some(Platform { namespace: "system", service: "builds" });
+    for pod in [CLIENT, SPY] {
+        assert_eq!(world.decide(pod, "10.96.0.9:80"), Decision::Platform);
+        assert_eq!(world.refused(pod, "10.96.0.9:81"), Some(Reason::NoService));
+    }
+    // A Service of the same name elsewhere is somebody else's.
+    world.service("shop", "builds", json!({"clusterIP": "10.96.0.10", "ports": [{"port": 80}]}));
+    assert_eq!(world.refused(CLIENT, "10.96.0.10:80"), Some(Reason::NoEndpoint));
+    world.policy("shop", json!({"podSelector": {}, "policyTypes": ["Egress"]}));
+    assert_eq!(world.refused(CLIENT, "10.96.0.9:80"), Some(Reason::EgressPolicy));
 }
 
 #[test]

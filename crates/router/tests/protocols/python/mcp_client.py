@@ -6,12 +6,16 @@ import sys
 
 import httpx2
 from mcp import Client
+from mcp.client import session
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
 URL, MODE, CLIENTS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 # Every request on a connection of its own, so that each may reach another gateway.
 LIMITS = httpx2.Limits(max_keepalive_connections=0)
+# The first request starts an instance, which on a busy machine takes longer than the client's 10 s; then it would take the
+# server for one of the older generation.
+session.DISCOVER_TIMEOUT_SECONDS = 120.0
 
 
 def said(result):

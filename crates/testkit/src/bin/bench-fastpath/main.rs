@@ -1,5 +1,6 @@
 //! Measures how long a sandbox takes from being asked for to answering, on `agentcube up`: by the fast path, prepared
-//! and not, by an object that is watched, and for the first request of a new session of a Task; against `runc run`, `crun run` and `ctr run`:
+//! and not, by an object that is watched, and for the first request of a new session of a Task; against `runc run`, `crun run` and `ctr run`,
+//! and the floor, the program as a plain process:
 //! `bench-fastpath AGENTCUBE_PROGRAM [--json] [--enforce] [--only=NAME]`. All run the same program, `bench-program` beside
 //! this one. A sandbox answers when its port has taken a connection; a container of the others, when it has answered
 //! over HTTP.
@@ -14,11 +15,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agentcube_protos::session::Timings;
+use agentcube_testkit::HttpClient;
 use agentcube_testkit::cluster::up::Place;
 use agentcube_testkit::containers::bundle::{self, RootFs};
 use agentcube_testkit::containers::oci::{self, Oci};
+use agentcube_testkit::containers::plain::Plain;
 use agentcube_testkit::containers::times;
 use agentcube_testkit::suite::Options;
+use agentcube_testkit::watch::{self, Objects};
 use anyhow::{Context, Result};
 use futures_util::future::try_join_all;
 
@@ -26,10 +30,12 @@ use containerd::Containerd;
 use pool::{Pool, Way};
 use session::Sessions;
 
-const ONE_AT_A_TIME: usize = 60;
+/// One at a time, each when the one before has answered: so many in a row, and so many rows.
+const IN_A_ROW: usize = 5;
+const ROWS: usize = 12;
 const AT_ONCE: usize = 50;
 const BATCHES: usize = 5;
-/// In which what the last round left is cleared away, as on a machine that is not busy.
+/// After which a machine on which nothing is left to be cleared away is quiet.
 const REST: Duration = Duration::from_millis(300);
 /// The runtimes of the machine that agents may use.
 const OTHER_RUNTIMES: [&str; 2] = ["runc", "crun"];
@@ -46,12 +52,15 @@ pub(crate) struct Sample {
 pub(crate) struct Measured {
     pub(crate) name: String,
     pub(crate) one: Vec<Sample>,
+    /// Those of them that were the first after a rest.
+    pub(crate) first: Vec<Sample>,
     pub(crate) many: Vec<Sample>,
 }
 
 enum Peer {
     Pool(Pool),
     Sessions(Sessions),
+    Plain(Plain),
     Oci(Oci),
     Containerd(Containerd),
 }
@@ -61,9 +70,23 @@ impl Peer {
         match self {
             Peer::Pool(pool) => pool.name.clone(),
             Peer::Sessions(sessions) => sessions.name.clone(),
+            Peer::Plain(_) => report::FLOOR.to_owned(),
             Peer::Oci(oci) => oci.name.clone(),
             Peer::Containerd(_) => report::CTR.to_owned(),
         }
+    }
+
+    /// Its pool, if it has one, and how many are to wait there.
+    fn pool(&self) -> Option<(&str, usize)> {
+        match self {
+            Peer::Pool(pool) => Some((&pool.object, pool.prepared)),
+            Peer::Sessions(sessions) => Some((&sessions.pool, sessions.prepared)),
+            Peer::Plain(_) | Peer::Oci(_) | Peer::Containerd(_) => None,
+        }
+    }
+
+    fn is_prepared(&self) -> bool {
+        self.pool().is_some_and(|(_, prepared)| prepared > 0)
     }
 
     /// So many at once; those that have answered stay until all have.
@@ -72,11 +95,23 @@ impl Peer {
         let samples = match self {
             Peer::Pool(pool) => pool.run(count).await,
             Peer::Sessions(sessions) => sessions.run(count).await,
+            Peer::Plain(plain) => processes(numbers.map(|number| plain.start(number))).await,
             Peer::Oci(oci) => processes(numbers.map(|number| oci.start(number))).await,
             Peer::Containerd(ctr) => processes(numbers.map(|number| ctr.start_one(number))).await,
         };
         samples.with_context(|| self.name())
     }
+}
+
+/// Nobody pays for what another has left: programs that do not listen to their signal go a second later.
+async fn all_rested(http: &HttpClient, peers: &[Peer]) -> Result<()> {
+    let sandboxes = format!("{}/sandboxes", pool::GROUP);
+    watch::until(http, &sandboxes, "nothing is left", pool::LIMIT, Objects::is_empty).await?;
+    for (pool, prepared) in peers.iter().filter_map(Peer::pool) {
+        pool::rested(http, pool, prepared).await?;
+    }
+    tokio::time::sleep(REST).await;
+    Ok(())
 }
 
 async fn processes(
@@ -122,15 +157,18 @@ async fn measure(options: &Options, only: Option<&str>) -> Result<(Vec<Measured>
     for (name, prepared) in [(report::SESSION, 0), (report::SESSION_PREPARED, AT_ONCE)] {
         peers.push(Peer::Sessions(Sessions::make(&up.http, &place, name, prepared).await?));
     }
+    peers.push(Peer::Plain(Plain::new(&root)?));
     peers.extend(others(&root, &archive, &mut skipped));
     peers.retain(|peer| only.is_none_or(|only| peer.name() == only));
-    let measured = compare(&peers).await?;
+    // Last in each turn: what was claimed is made anew soon after.
+    peers.sort_by_key(Peer::is_prepared);
+    let measured = compare(&up.http, &peers).await?;
     drop(peers);
     up.down(&place)?;
     Ok((measured, skipped))
 }
 
-async fn pools(http: &agentcube_testkit::HttpClient, skipped: &mut Vec<String>) -> Result<Vec<Peer>> {
+async fn pools(http: &HttpClient, skipped: &mut Vec<String>) -> Result<Vec<Peer>> {
     let ways = [
         (report::FAST, "native", 0, Way::Fast),
         (report::PREPARED, "native", AT_ONCE, Way::Fast),
@@ -172,20 +210,27 @@ fn others(root: &RootFs, archive: &Path, skipped: &mut Vec<String>) -> Vec<Peer>
 }
 
 /// Takes turns, so that whatever else the machine does meets all of them alike.
-async fn compare(peers: &[Peer]) -> Result<Vec<Measured>> {
-    let empty = |peer: &Peer| Measured { name: peer.name(), one: Vec::new(), many: Vec::new() };
+async fn compare(http: &HttpClient, peers: &[Peer]) -> Result<Vec<Measured>> {
+    let empty =
+        |peer: &Peer| Measured { name: peer.name(), one: Vec::new(), first: Vec::new(), many: Vec::new() };
     let mut measured: Vec<Measured> = peers.iter().map(empty).collect();
     eprintln!("one at a time");
-    for number in 0..ONE_AT_A_TIME {
+    for row in 0..ROWS {
         for (peer, measured) in peers.iter().zip(&mut measured) {
-            measured.one.extend(peer.run(number, 1).await?);
+            // A row is over before the first of it are killed.
+            all_rested(http, peers).await?;
+            for place in 0..IN_A_ROW {
+                let samples = peer.run(row * IN_A_ROW + place, 1).await?;
+                measured.first.extend(samples.iter().filter(|_| place == 0));
+                measured.one.extend(samples);
+            }
         }
     }
     eprintln!("{AT_ONCE} at once");
     for batch in 0..BATCHES {
         for (peer, measured) in peers.iter().zip(&mut measured) {
-            tokio::time::sleep(REST).await;
-            measured.many.extend(peer.run(ONE_AT_A_TIME + batch * AT_ONCE, AT_ONCE).await?);
+            all_rested(http, peers).await?;
+            measured.many.extend(peer.run(ROWS * IN_A_ROW + batch * AT_ONCE, AT_ONCE).await?);
         }
     }
     Ok(measured)

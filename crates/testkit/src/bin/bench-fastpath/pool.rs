@@ -35,9 +35,9 @@ pub(crate) enum Way {
 
 pub(crate) struct Pool {
     pub(crate) name: String,
-    object: String,
+    pub(crate) object: String,
     way: Way,
-    prepared: usize,
+    pub(crate) prepared: usize,
     http: HttpClient,
     fast_path: FastPath,
 }
@@ -49,6 +49,17 @@ pub(crate) fn import(place: &Place, archive: &Path) -> Result<()> {
     let output = command.env("HOME", place.home()).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
+}
+
+/// Waits until nothing is left of the last run in a pool, and as many are prepared as shall be.
+pub(crate) async fn rested(http: &HttpClient, pool: &str, prepared: usize) -> Result<()> {
+    let rested = |objects: &Objects| {
+        let sandboxes = objects.get(pool).map(|pool| &pool["status"]["sandboxes"]);
+        let count = |of: &str| sandboxes.and_then(|it| it[of].as_u64()).unwrap_or(0);
+        count("active") == 0 && count("prepared") >= prepared as u64
+    };
+    let pools = format!("{GROUP}/sandboxpools");
+    watch::until(http, &pools, "its slots are free", LIMIT, rested).await.context(pool.to_owned()).map(drop)
 }
 
 impl Pool {
@@ -81,12 +92,6 @@ impl Pool {
 
     /// Makes so many at once, and removes them when all answer.
     pub(crate) async fn run(&self, count: usize) -> Result<Vec<Sample>> {
-        let prepared = self.prepared as u64;
-        self.until("its slots are free", |status| {
-            status["sandboxes"]["active"].as_u64().unwrap_or(0) == 0
-                && status["sandboxes"]["prepared"].as_u64().unwrap_or(0) >= prepared
-        })
-        .await?;
         let made = try_join_all((0..count).map(|_| self.create())).await?;
         let (names, samples): (Vec<String>, Vec<Sample>) = made.into_iter().unzip();
         try_join_all(names.into_iter().map(|name| self.delete(name))).await?;

@@ -16,6 +16,7 @@ pub(crate) const OBJECT: &str = "object and watch";
 pub(crate) const SESSION: &str = "new session";
 pub(crate) const SESSION_PREPARED: &str = "new session, prepared";
 pub(crate) const CTR: &str = "ctr run";
+pub(crate) const FLOOR: &str = "plain process";
 const PEER: &str = "runc run";
 /// What the fast path was asked for by those who thought of it, with every runtime.
 const EVERY_RUNTIME_MS: f64 = 50.0;
@@ -84,10 +85,12 @@ pub(crate) fn print(measured: &[Measured], skipped: &[String], as_json: bool, en
         println!("{:#}", to_json(measured, skipped, &targets));
         return target::verdict(&targets, enforce);
     }
-    println!("create to answering, ms{:>18}{:>10}{:>17}{:>10}", "one: p50", "p99", "50 at once: p50", "p99");
+    print!("create to answering, ms{:>18}{:>10}{:>15}", "one: p50", "p99", "rested: p50");
+    println!("{:>17}{:>10}", "50 at once: p50", "p99");
     for it in measured {
-        let [one, many] = [&it.one, &it.many];
+        let [one, first, many] = [&it.one, &it.first, &it.many];
         print!("{:<28}{:>13.2}{:>10.2}", it.name, answering(50, one), answering(99, one));
+        print!("{:>15.2}", answering(50, first));
         println!("{:>17.2}{:>10.2}", answering(50, many), answering(99, many));
     }
     println!("\nstages of one, p50 ms");
@@ -113,7 +116,13 @@ fn to_json(measured: &[Measured], skipped: &[String], targets: &[Target]) -> Val
     };
     let ways: serde_json::Map<String, Value> = measured
         .iter()
-        .map(|it| (it.name.clone(), json!({ "one": values(&it.one), "fiftyAtOnce": values(&it.many) })))
+        .map(|it| {
+            let all = [("one", &it.one), ("firstAfterARest", &it.first), ("fiftyAtOnce", &it.many)];
+            (
+                it.name.clone(),
+                all.into_iter().map(|(name, samples)| (name.to_owned(), values(samples))).collect(),
+            )
+        })
         .collect();
     json!({ "ways": ways, "skipped": skipped, "targets": target::to_json(targets) })
 }

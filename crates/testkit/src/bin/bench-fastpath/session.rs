@@ -26,8 +26,8 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 pub(crate) struct Sessions {
     pub(crate) name: String,
     task: String,
-    pool: String,
-    prepared: u64,
+    pub(crate) pool: String,
+    pub(crate) prepared: usize,
     gateway: SocketAddr,
     http: HttpClient,
     next: AtomicUsize,
@@ -46,7 +46,7 @@ impl Sessions {
         let pool = format!("sessions-{prepared}");
         post(http, &format!("{GROUP}/sandboxpools"), &self::pool(&pool, prepared)).await?;
         post(http, TASKS, &self::task(&task, &pool)).await?;
-        let (next, prepared) = (AtomicUsize::new(0), prepared as u64);
+        let next = AtomicUsize::new(0);
         let sessions =
             Sessions { name: name.to_owned(), task, pool, prepared, gateway, http: http.clone(), next };
         let serves = |objects: &Objects| {
@@ -58,13 +58,6 @@ impl Sessions {
 
     /// So many new sessions at once, which end when all have been answered.
     pub(crate) async fn run(&self, count: usize) -> Result<Vec<Sample>> {
-        let rested = |objects: &Objects| {
-            let sandboxes = objects.get(&self.pool).map(|pool| &pool["status"]["sandboxes"]);
-            let count = |of: &str| sandboxes.and_then(|it| it[of].as_u64()).unwrap_or(0);
-            count("active") == 0 && count("prepared") >= self.prepared
-        };
-        watch::until(&self.http, &format!("{GROUP}/sandboxpools"), "its slots are free", LIMIT, rested)
-            .await?;
         let samples = try_join_all((0..count).map(|_| self.first_request())).await?;
         // A session whose Lease is gone is over, and its instance with it.
         let reply = self.http.send(Request::new(Method::DELETE, LEASES)).await?;

@@ -14,7 +14,7 @@ pub(crate) const ROLE: &str = "__backend";
 /// What it says before the port that it listens at, once it does.
 pub(crate) const READY: &str = "instances at port ";
 const LONGEST_HEAD: usize = 64 << 10;
-const SESSION: &[u8] = b"x-session-id";
+pub(crate) const SESSION: &str = "x-session-id";
 const TOKEN: &[u8] = b"x-reserved-token";
 
 /// The address of the instance of a session.
@@ -60,7 +60,8 @@ async fn serve(mut stream: TcpStream) -> io::Result<()> {
             }
         };
         let head = &bytes[..end];
-        let body = answer(header(head, SESSION).unwrap_or_default(), at, header(head, TOKEN).is_some());
+        let body =
+            answer(header(head, SESSION.as_bytes()).unwrap_or_default(), at, header(head, TOKEN).is_some());
         let mut response =
             format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n", body.len())
                 .into_bytes();
@@ -93,7 +94,7 @@ mod tests {
         let head = b"GET / HTTP/1.1\r\nhost: a\r\nX-Session-ID:  u 1\r\n\r\nrest";
         assert_eq!(end_of_head(head), Some(head.len() - 4));
         assert_eq!(end_of_head(&head[..20]), None);
-        assert_eq!(header(head, SESSION), Some(b"u 1".as_slice()));
+        assert_eq!(header(head, SESSION.as_bytes()), Some(b"u 1".as_slice()));
         assert_eq!(header(head, TOKEN), None);
     }
 

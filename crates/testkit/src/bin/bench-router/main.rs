@@ -50,7 +50,10 @@ fn main() -> ExitCode {
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [backend::ROLE] => single().block_on(backend::run()).map(|()| ExitCode::SUCCESS),
         // As the program runs its router.
-        [nothing::ROLE] => several().block_on(nothing::run()).map(|()| ExitCode::SUCCESS),
+        [nothing::ROLE] => several().block_on(nothing::run(None)).map(|()| ExitCode::SUCCESS),
+        [nothing::ROLE, port] => {
+            several().block_on(async { nothing::run(Some(port.parse()?)).await }).map(|()| ExitCode::SUCCESS)
+        }
         [gateway::ROLE, kubeconfig, address, name] => several()
             .block_on(async { gateway::run(Path::new(kubeconfig), address.parse()?, name).await })
             .map(|()| ExitCode::SUCCESS),

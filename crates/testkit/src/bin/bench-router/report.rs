@@ -6,7 +6,7 @@ use agentcube_testkit::target::{self, Target};
 use serde_json::{Value, json};
 
 use crate::load::Slice;
-use crate::stage::{GATEWAY, NOTHING, ROUTER, STATIC};
+use crate::stage::{GATEWAY, LOGGED, NAMED, NOTHING, ROUTER, STATIC};
 use crate::{CLIENTS, Measured};
 
 const P50_TARGET: f64 = 1.05;
@@ -134,6 +134,21 @@ fn table(results: &[Measured]) {
     println!("not of the clients, and not of the instances. Medians of rounds; CPU over all rounds.\n");
 }
 
+/// Where the ratio of the router comes from: each step over the one before it, by median and by processor time.
+fn steps(results: &[Measured]) {
+    for (left, right) in [(LOGGED, NOTHING), (NAMED, LOGGED), (ROUTER, NAMED)] {
+        print!("{left:<34}over the last row: p50");
+        let pairs = CLIENTS
+            .iter()
+            .filter_map(|clients| of(results, left, *clients).zip(of(results, right, *clients)));
+        pairs.clone().for_each(|(left, right)| print!(" {:.2}", left.over(right, |slice| slice.p50_us)));
+        print!(", CPU");
+        pairs.for_each(|(left, right)| print!(" {:.2}", left.cpu_per_thousand() / right.cpu_per_thousand()));
+        println!();
+    }
+    println!();
+}
+
 /// Prints the results; with `enforce`, a missed target fails and the worst stands on the last line.
 pub(crate) fn print(results: &[Measured], as_json: bool, enforce: bool) -> ExitCode {
     let targets = targets(results);
@@ -142,6 +157,7 @@ pub(crate) fn print(results: &[Measured], as_json: bool, enforce: bool) -> ExitC
         println!("{:#}", json!({"measured": measured, "targets": target::to_json(&targets)}));
     } else {
         table(results);
+        steps(results);
         targets.iter().for_each(|target| println!("{}", target.line()));
     }
     target::verdict(&targets, enforce)

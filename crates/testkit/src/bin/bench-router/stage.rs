@@ -20,6 +20,7 @@ pub(crate) const DIRECT: &str = "direct";
 pub(crate) const STATIC: &str = "Envoy, static cluster";
 pub(crate) const NOTHING: &str = "Envoy, ext_proc that does nothing";
 pub(crate) const LOGGED: &str = "the same, and an access log";
+pub(crate) const NAMED: &str = "the same, and names the instance";
 pub(crate) const ROUTER: &str = "Envoy, agentcube router";
 pub(crate) const GATEWAY: &str = "built-in gateway";
 
@@ -70,11 +71,14 @@ impl Stage {
         let addresses = || (0..SESSIONS).map(|number| (backend::address(number), port).into()).collect();
         let endpoints = || Destination::Endpoints(addresses());
         stage.add(envoy, STATIC, endpoints(), None, &[]).await?;
-        for (name, logs) in [(NOTHING, false), (LOGGED, true)] {
-            let log = stage.scratch.path().join(format!("nothing-{logs}"));
-            let process = Process::start(&ourselves, &[nothing::ROLE.to_owned()], &log)?;
+        for (name, logs, names) in [(NOTHING, false, false), (LOGGED, true, false), (NAMED, true, true)] {
+            let log = stage.scratch.path().join(format!("nothing-{}", stage.processes.len()));
+            let port = names.then(|| port.to_string());
+            let arguments: Vec<String> = [nothing::ROLE.to_owned()].into_iter().chain(port).collect();
+            let process = Process::start(&ourselves, &arguments, &log)?;
             let processor = Processor { addresses: vec![process.told(nothing::READY).await?.parse()?], logs };
-            stage.add(envoy, name, endpoints(), Some(processor), &[process.pid()]).await?;
+            let destination = if names { Destination::Picked } else { endpoints() };
+            stage.add(envoy, name, destination, Some(processor), &[process.pid()]).await?;
             stage.processes.push(process);
         }
         stage.add_router(program, envoy).await?;

@@ -3,7 +3,6 @@
 //! one, in the same root file system; the floor is the program without a container.
 
 mod native;
-mod plain;
 mod report;
 
 use std::process::ExitCode;
@@ -12,12 +11,12 @@ use std::time::Duration;
 use agentcube_runtime::spawner;
 use agentcube_testkit::containers::bundle::RootFs;
 use agentcube_testkit::containers::oci::{self, Oci};
+use agentcube_testkit::containers::plain::Plain;
 use agentcube_testkit::containers::times::Times;
 use anyhow::{Context, Result};
 use futures_util::future::try_join_all;
 
 use native::Native;
-use plain::Plain;
 
 const ONE_AT_A_TIME: usize = 120;
 const AT_ONCE: usize = 50;

@@ -3,22 +3,23 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use agentcube_testkit::containers::bundle::{self, RootFs};
-use agentcube_testkit::containers::oci::{self, Alive};
-use agentcube_testkit::containers::times::Times;
 use anyhow::Result;
 
-pub(crate) struct Plain {
+use super::bundle::{self, RootFs};
+use super::oci::{self, Alive};
+use super::times::Times;
+
+pub struct Plain {
     program: PathBuf,
     sockets: PathBuf,
 }
 
 impl Plain {
-    pub(crate) fn new(root: &RootFs) -> Result<Plain> {
+    pub fn new(root: &RootFs) -> Result<Plain> {
         Ok(Plain { program: bundle::program()?, sockets: root.beside("sockets")? })
     }
 
-    pub(crate) async fn start(&self, number: usize) -> Result<(Times, Alive)> {
+    pub async fn start(&self, number: usize) -> Result<(Times, Alive)> {
         let socket = self.sockets.join(number.to_string());
         let mut command = Command::new(&self.program);
         command.arg(&socket).stdin(Stdio::null()).stderr(Stdio::piped());

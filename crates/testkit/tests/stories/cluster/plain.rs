@@ -1,0 +1,71 @@
+//! Without patches: by what every Envoy Gateway offers. The platform is installed anew in this way, over what there is.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use http::Method;
+use serde_json::json;
+
+use super::faults::Socket;
+use crate::world::{LIMIT, World, expect, sessions};
+
+const LOOK: Duration = Duration::from_millis(500);
+const TURNS: usize = 10;
+
+pub(crate) async fn without_patches(world: &World) -> Result<()> {
+    let cluster = world.cluster().context("it is a cluster")?;
+    super::install(cluster, &["--envoy-gateway", "plain"])?;
+    world.task("plain", sessions(json!({ "scalingMode": "OnDemand" }))).await?;
+    let (ada, bob) = (settled(world, "ada").await?, settled(world, "bob").await?);
+    expect(ada != bob, "each session has an instance of its own", &(&ada, &bob))?;
+    for _ in 0..TURNS {
+        for (session, home) in [("ada", &ada), ("bob", &bob)] {
+            let answer = world.say("plain", session, "again").await?;
+            expect(answer.instance()? == *home, "a session stays with its instance", &answer)?;
+        }
+    }
+    // Who names a destination does not get there.
+    let pods = world.pods("plain").await?;
+    let other = pods.iter().find(|pod| crate::world::name(pod) == bob).context("bob's instance is a Pod")?;
+    let address = format!("{}:8080", other["status"]["podIP"].as_str().context("it has an address")?);
+    let headers = [("x-session-id", "ada"), ("x-gateway-destination-endpoint", &*address)];
+    let forged = world.ask(Method::POST, "/default/plain/", &headers, "hello").await?;
+    expect(forged.instance()? == ada, "a forged destination is no destination", &forged)?;
+    let headers = [("x-gateway-destination-endpoint", &*address)];
+    let nobody = world.ask(Method::POST, "/default/plain/", &headers, "hello").await?;
+    expect(nobody.status == 400, "without a session there is no instance", &nobody)?;
+
+    super::faults::echoes(world, "plain-echo").await?;
+    let opening = async {
+        loop {
+            match Socket::open(world, "plain-echo", "ada").await {
+                Ok(socket) => return socket,
+                Err(_) => tokio::time::sleep(LOOK).await,
+            }
+        }
+    };
+    let mut socket = tokio::time::timeout(LIMIT, opening).await.context("no WebSocket opens")?;
+    socket.echo("hello").await?;
+    drop(socket);
+    world.remove("plain-echo").await?;
+    world.remove("plain").await
+}
+
+/// The instance of a session, once Envoy has heard of it: until then requests may go astray, which is what patches are for.
+async fn settled(world: &World, session: &str) -> Result<String> {
+    let settling = async {
+        loop {
+            let answer = world.say("plain", session, "hello").await?;
+            let pods = world.pods("plain").await?;
+            let own = |pod: &&serde_json::Value| {
+                pod["metadata"]["annotations"]["agentcube.io/reserve-key"] == session
+            };
+            let home = pods.iter().find(own).map(|pod| crate::world::name(pod).to_owned());
+            if answer.status == 200 && home == answer.instance().ok() {
+                return home.context("it has one");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, settling).await.context("a session never reaches its instance")?
+}
