@@ -136,7 +136,7 @@ fn outside(filter: &str) -> Result<()> {
 }
 
 /// Waits until what is in the kernel is as wanted.
-async fn settled(node: &str, wanted: impl Fn(&Traces) -> Result<()>) -> Result<()> {
+pub(crate) async fn settled(node: &str, wanted: impl Fn(&Traces) -> Result<()>) -> Result<()> {
     let deadline = tokio::time::Instant::now() + SETTLED;
     loop {
         match wanted(&Traces::of(node)?) {
