@@ -13,7 +13,7 @@ export interface Problem {
 }
 
 /** Conditions that only say what others say. */
-const SUMMARIES = new Set(["Ready", "TasksReady"]);
+const SUMMARIES = new Set(["Ready", "TasksReady", "Built"]);
 
 /** Why an object is not as it should be, if it is not. */
 export function wrong(object: Resource, kind: string): Problem | null {

@@ -1,8 +1,8 @@
 // Trials of extensions: JSBundles as the forge makes them, put in by hand, with the status of their integrations.
 
 import { createHash } from "node:crypto";
-import { createServer } from "node:http";
 import { join } from "node:path";
+import { withSite } from "./site.mjs";
 
 const sha256 = (content) => createHash("sha256").update(content).digest("hex");
 const FORGE = "/apis/frontend-forge.io/v1alpha1/namespaces/default";
@@ -286,26 +286,23 @@ export function extensions(world) {
       await strict.close();
       complaints.splice(told);
     },
-    "another site is shown in a frame, with an origin of its own": async () => {
+    "another site is shown in a frame, with an origin of its own": () => withSite(async (address) => {
       const { page } = world;
-      const site = createServer((_, answer) => answer.setHeader("content-type", "text/html").end("<title>Site</title><h1>A site of its own</h1><script>localStorage.setItem('kept', 'yes'); document.body.append(localStorage.getItem('kept'));</script>"));
-      await new Promise((resolve) => site.listen(0, "127.0.0.1", resolve));
-      const address = `http://127.0.0.1:${site.address().port}`;
       origins.push(address);
       const manifest = { ...tableOf("Dashboards"), pages: [{ id: "main", entryComponent: "Iframe", props: { src: `${address}/boards?org=1` } }] };
       await put("boards", "Dashboards", await built(manifest), manifest);
       await page.goto(`${CONSOLE}/ui/ext/default/boards/all-tasks`);
+      // At once: its path is there for a minute only.
+      const outer = await fetch(new URL(await page.locator("iframe.extension").getAttribute("src"), CONSOLE));
       const inner = inside(page).frameLocator("iframe");
       await inner.getByRole("heading", { name: "A site of its own" }).waitFor();
       await inner.getByText("yes").waitFor();
       ensure((await page.getByRole("link", { name: "Open in a tab" }).getAttribute("href")) === `${address}/boards?org=1`, "it can be opened by itself");
       await accessible(page, "a site in a frame");
       await shot(page, "extension-site");
-      const outer = await fetch(new URL(await page.locator("iframe.extension").getAttribute("src"), CONSOLE));
       ensure(outer.headers.get("content-security-policy").includes(`frame-src ${address}/boards;`), outer.headers.get("content-security-policy"));
       await remove("boards");
-      await new Promise((resolve) => { site.closeAllConnections(); site.close(resolve); });
-    },
+    }),
     "extensions in the dark": async () => {
       const dark = await newContext({ bypassCSP: true, colorScheme: "dark" });
       const page = await newPage(dark);

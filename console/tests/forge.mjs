@@ -1,8 +1,12 @@
 // Trials of the real forge: what a user writes is built by a Job and esbuild, and shown. Nothing is put in by hand.
 
+import { withSite } from "./site.mjs";
+
 const FORGE = "/apis/frontend-forge.io/v1alpha1/namespaces/default";
 const JOBS = "/apis/batch/v1/namespaces/default/jobs";
 const NAME = "agent-tasks";
+/** A whole build: a Job, its Pod and esbuild, on a loaded machine. */
+const BUILD = { timeout: 180_000 };
 
 const YAML = `apiVersion: frontend-forge.io/v1alpha1
 kind: FrontendIntegration
@@ -36,7 +40,7 @@ spec:
 `;
 
 export function forge(world) {
-  const { CONSOLE, api, agentcube, ensure, heading, shot, accessible, deployed } = world;
+  const { CONSOLE, api, agentcube, ensure, heading, shot, accessible, deployed, origins } = world;
   const menu = (page, name) => page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name, exact: true });
   const inside = (page) => page.frameLocator("iframe.extension");
   const tab = (page, name) => page.getByRole("main").getByRole("link", { name, exact: true });
@@ -71,7 +75,7 @@ export function forge(world) {
       await page.getByLabel("YAML", { exact: true }).fill(YAML);
       await page.getByRole("button", { name: "Create" }).click();
       await heading(page, NAME);
-      await page.getByText("Succeeded", { exact: true }).first().waitFor();
+      await page.getByText("Succeeded", { exact: true }).first().waitFor(BUILD);
       const phases = await page.evaluate(() => globalThis.phases);
       // A browser that waits for the processor may draw only the end of it; the events have all of it.
       ensure(["Building,Succeeded", "Succeeded"].includes(phases.join()), `it is seen being built: ${phases}`);
@@ -125,7 +129,7 @@ export function forge(world) {
       await page.getByText("Valid.").waitFor();
       await page.getByRole("button", { name: "Save" }).click();
       await page.getByText("Saved.").waitFor();
-      await menu(page, "Agents at work").click();
+      await menu(page, "Agents at work").click(BUILD);
       await heading(page, "Agents at work");
       await table.getByRole("row", { name: /^pod hello 7 / }).waitFor();
       ensure((await headers(page)).slice(0, 4).join() === "Kind of instance,Name,Most instances,Created", `columns: ${await headers(page)}`);
@@ -145,7 +149,7 @@ export function forge(world) {
       await api("POST", JOBS, { apiVersion: "batch/v1", kind: "Job", metadata: { name: "late-build", labels: template.metadata.labels }, spec: { backoffLimit: 0, template } });
       await toFrontEnd(page);
       await tab(page, "Builds").click();
-      await page.getByRole("row", { name: /^late-build Failed/ }).waitFor();
+      await page.getByRole("row", { name: /^late-build Failed/ }).waitFor(BUILD);
       // Of two Jobs of the same second either may be the first, whose log is shown.
       const log = page.getByRole("button", { name: "Show the log of late-build" });
       if (await log.isEnabled()) await log.click();
@@ -188,5 +192,33 @@ export function forge(world) {
       await page.getByRole("region", { name: "Bundles" }).getByText(`fi-${NAME}`).waitFor({ state: "detached" });
       await api("DELETE", `${JOBS}/late-build?propagationPolicy=Background`);
     },
+    "a front end that cannot be built is among what is wrong, until it can": () => withSite(async (address) => {
+      const { page } = world;
+      origins.push(address);
+      const src = `${address}/boards?org=1`;
+      const path = `${FORGE}/frontendintegrations/unbuilt`;
+      const spec = { displayName: "Unbuilt", integration: { type: "iframe", iframe: { src } }, routing: { path: "unbuilt" }, menu: { name: "Unbuilt", placements: ["global"] } };
+      await api("POST", `${FORGE}/frontendintegrations`, { apiVersion: "frontend-forge.io/v1alpha1", kind: "FrontendIntegration", metadata: { name: "unbuilt" }, spec: { ...spec, builder: { engineVersion: "v9" } } });
+      await page.goto(`${CONSOLE}/ui/`);
+      const problem = page.getByRole("listitem").filter({ hasText: "FrontendIntegration default/unbuilt" });
+      await problem.getByText("v9").waitFor(BUILD);
+      await accessible(page, "overview with a front end that cannot be built");
+      await shot(page, "overview-frontend");
+      await problem.getByRole("link").click();
+      await heading(page, "unbuilt");
+      await menu(page, "Overview").click();
+      await api("PATCH", path, { spec: { builder: { engineVersion: "v1" } } }, "application/merge-patch+json");
+      await menu(page, "Unbuilt").waitFor(BUILD);
+      await problem.waitFor({ state: "detached" });
+      // Another site, built by the forge: a frame within the frame.
+      await menu(page, "Unbuilt").click();
+      await heading(page, "Unbuilt");
+      await inside(page).frameLocator("iframe").getByRole("heading", { name: "A site of its own" }).waitFor();
+      ensure((await page.getByRole("link", { name: "Open in a tab" }).getAttribute("href")) === src, "it can be opened by itself");
+      await accessible(page, "a site in a frame, by the forge");
+      await shot(page, "forge-site");
+      await api("DELETE", path);
+      await menu(page, "Unbuilt").waitFor({ state: "detached" });
+    }),
   };
 }

@@ -1,6 +1,5 @@
 // The console as `agentcube install` puts it on a cluster: a Deployment whose Pod has no token, behind a port-forward.
 
-import { spawn } from "node:child_process";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -8,7 +7,7 @@ import { join } from "node:path";
 const KINDS = ["Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"];
 
 export function installed(world) {
-  const { AGENTCUBE, KUBECONFIG, authority, api, agentcube, ensure, heading, shot, newContext, newPage, logIn, origins, deployed } = world;
+  const { AGENTCUBE, KUBECONFIG, authority, api, agentcube, ensure, heading, shot, newContext, newPage, logIn, origins, deployed, started } = world;
   return {
     "the console of a cluster, as it is installed": async () => {
       await deployed();
@@ -26,7 +25,7 @@ export function installed(world) {
       const file = join(directory, "console.json");
       await writeFile(file, JSON.stringify({ apiVersion: "v1", kind: "List", items: ours }));
       await agentcube("apply", "-f", file, "--wait", "--timeout", "100");
-      const child = spawn(AGENTCUBE, ["port-forward", "-n", "agentcube-system", "deploy/agentcube-console", ":8091"], { env: { ...process.env, KUBECONFIG }, stdio: ["ignore", "pipe", "inherit"] });
+      const child = started(AGENTCUBE, ["port-forward", "-n", "agentcube-system", "deploy/agentcube-console", ":8091"], { env: { ...process.env, KUBECONFIG }, stdio: ["ignore", "pipe", "inherit"] });
       try {
         let told = "";
         for await (const piece of child.stdout) {

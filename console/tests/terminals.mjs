@@ -7,7 +7,7 @@ const SANDBOX = {
 };
 
 export function terminals(world) {
-  const { CONSOLE, api, agentcube, ensure, heading, shot, accessible, deployed } = world;
+  const { CONSOLE, api, agentcube, ensure, heading, shot, accessible, deployed, invoke, until } = world;
 
   /** Types a line, and waits until the screen has something. */
   const type = async (page, line, expected) => {
@@ -24,8 +24,13 @@ export function terminals(world) {
     const before = (await sizes()).at(-1);
     await page.setViewportSize({ width: 1000, height: 700 });
     await page.waitForFunction((rows) => document.querySelectorAll(".xterm-rows > div").length !== rows, Number(before.split(" ")[1]));
-    await type(page, "echo changed; stty size | sed 's/^/size /'", "changed");
-    await page.waitForFunction((old) => [...document.querySelectorAll(".xterm-rows > div")].some((row) => /^size \d/.test(row.textContent) && row.textContent.trim() !== old), before);
+    // The shell hears of it a little later than the page.
+    let asked = 0;
+    await until(`another size than ${before}`, async () => {
+      asked += 1;
+      await type(page, `stty size | sed 's/^/size /'; echo asked $((${asked}))`, new RegExp(`^asked ${asked}$`));
+      return (await sizes()).some((size) => size !== before);
+    });
     // Colours, and a line that is edited before it is sent.
     await type(page, "printf '\\033[31mred\\033[0m \\033[38;2;10;200;10mtrue\\033[0m\\n'", /^red true$/);
     await page.keyboard.type("echo wrnog");
@@ -51,7 +56,7 @@ export function terminals(world) {
     "a terminal in a Pod": async () => {
       const { page } = world;
       await deployed();
-      await agentcube("invoke", "hello", "--session", "terminal", "-d", "Hello");
+      await invoke("terminal", "Hello");
       const pods = JSON.parse(await agentcube("get", "pods", "-o", "json")).items;
       const pod = pods.find((one) => one.metadata.annotations?.["agentcube.io/reserve-key"] === "terminal");
       await page.goto(`${CONSOLE}/ui/pods/default/${pod.metadata.name}/terminal`);
@@ -101,9 +106,9 @@ export function terminals(world) {
       await page.getByText("Ways to an instance").first().waitFor();
       const number = async (way) => Number(await page.getByRole("row", { name: new RegExp(`^${way}`) }).locator("td").nth(2).textContent());
       const [reused, cold] = [await number("Reused"), await number("Cold")];
-      await agentcube("invoke", "hello", "--session", `figures-${Date.now()}`, "-d", "Hello");
-      await agentcube("invoke", "hello", "--session", "figures", "-d", "Hello");
-      await agentcube("invoke", "hello", "--session", "figures", "-d", "again");
+      await invoke(`figures-${Date.now()}`, "Hello");
+      await invoke("figures", "Hello");
+      await invoke("figures", "again");
       await page.waitForFunction(([way, before]) => [...document.querySelectorAll("tbody tr")].some((row) => row.textContent.startsWith(way) && Number(row.children[2].textContent) > before), ["Reused", reused]);
       ensure((await number("Cold")) + (await number("Idle")) > cold, "new sessions are counted");
       await page.waitForFunction(() => [...document.querySelectorAll("tbody tr")].some((row) => row.textContent.startsWith("Reused") && /(µs|ms)/.test(row.textContent)));

@@ -58,6 +58,14 @@ try {
   assert.equal(wrong(nowhere, "Pod").why, "no room");
   const well = { metadata: meta, status: { phase: "Running", conditions: [{ type: "Ready", status: "True", lastTransitionTime: "2026-01-01T00:00:02Z" }] } };
   assert.equal(wrong(well, "Pod"), null);
+  const frontEnd = (phase, reason, message) => {
+    const said = { status: phase === "Succeeded" ? "True" : "False", reason, message, lastTransitionTime: "2026-01-01T00:00:02Z" };
+    return wrong({ metadata: meta, status: { phase, message, conditions: [{ type: "Built", ...said }, { type: "Ready", ...said }] } }, "FrontendIntegration");
+  };
+  const unbuilt = frontEnd("Failed", "SpecInvalid", "there is no page none");
+  assert.deepEqual([unbuilt.what, unbuilt.where, unbuilt.why, unbuilt.page], ["Failed", "FrontendIntegration n/a", "there is no page none", "/ui/frontends/n/a"]);
+  // What is under way, switched off or done is not wrong.
+  for (const phase of ["Building", "Disabled", "Succeeded"]) assert.equal(frontEnd(phase, phase, "it says so"), null, phase);
   assert.deepEqual(startOf(well), [{ step: "Ready", seconds: 2 }]);
   assert.deepEqual(startOf({ metadata: meta }), []);
 

@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { APP, EVENT, GATEWAY, POD, POOL, SANDBOX, TASK } from "../kinds";
+import { APP, EVENT, FRONTEND, GATEWAY, POD, POOL, SANDBOX, TASK } from "../kinds";
 import { happening, phase, podState, session, LABEL, type Resource } from "../objects";
 import { warnings, wrong } from "../problems";
 import { Link } from "../router";
@@ -20,10 +20,10 @@ function Tile(props: { to: string; title: string; value: ComponentChildren; note
 }
 
 export function Overview() {
-  const [tasks, pods, leases, gateways, pools, sandboxes, apps, events] =
-    [useKind(TASK), useKind(POD), useLeases(), useKind(GATEWAY), useKind(POOL), useKind(SANDBOX), useKind(APP), useKind(EVENT)];
+  const [tasks, pods, leases, gateways, pools, sandboxes, apps, frontends, events] =
+    [useKind(TASK), useKind(POD), useLeases(), useKind(GATEWAY), useKind(POOL), useKind(SANDBOX), useKind(APP), useKind(FRONTEND), useKind(EVENT)];
   const now = useNow();
-  const problems = ([["Task", tasks], ["TaskGateway", gateways], ["SandboxPool", pools], ["App", apps], ["Sandbox", sandboxes], ["Pod", pods]] as const)
+  const problems = ([["Task", tasks], ["TaskGateway", gateways], ["SandboxPool", pools], ["App", apps], ["Sandbox", sandboxes], ["FrontendIntegration", frontends], ["Pod", pods]] as const)
     .flatMap(([kind, all]) => all.all().flatMap((object) => wrong(object, kind) ?? []));
   const sessions = leases.all().flatMap((lease) => session(lease) ?? []);
   const instances = pods.all().filter((pod) => pod.metadata.labels?.[LABEL.taskUid]);

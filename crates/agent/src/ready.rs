@@ -157,22 +157,24 @@ fn pause(elapsed: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
     use super::*;
+
+    /// Long enough for anything that happens at all.
+    const LIMIT: Duration = Duration::from_secs(10);
 
     fn socket() -> OwnedFd {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).expect("a socket")
     }
 
-    /// A port of loopback on which nobody listens.
-    fn free() -> SocketAddrV4 {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+    /// A port of loopback on which nobody listens, as yet; while it is held nobody else gets it.
+    fn silent() -> (OwnedFd, SocketAddrV4) {
+        let held = socket();
+        bind(&held, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = getsockname(&held).expect("an address");
+        (held, address.try_into().expect("of IPv4"))
     }
 
     #[test]
@@ -183,23 +185,35 @@ mod tests {
 
     #[test]
     fn a_socket_that_was_refused_is_used_again() {
-        let (socket, to) = (socket(), free());
+        let (socket, (held, to)) = (socket(), silent());
         assert_eq!(listens(&socket, to), Some(false));
         assert_eq!(listens(&socket, to), Some(false));
-        let _listener = TcpListener::bind(to).expect("still free");
-        assert_eq!(listens(&socket, to), Some(true));
+        listen(&held, 8).expect("it listens");
+        let begun = Instant::now();
+        // The answer may be late.
+        while listens(&socket, to) != Some(true) {
+            assert!(begun.elapsed() < LIMIT, "it is not seen");
+        }
         assert_eq!(listens(&socket, to), Some(true));
     }
 
     #[tokio::test]
     async fn who_waits_is_told_and_what_does_not_listen_is_given_back() {
-        let (looks, to) = (Looks::default(), free());
-        let begun = Instant::now();
-        let (waits, listener) = tokio::join!(looks.closely((socket(), *to.ip()), to.port(), begun), async {
-            TcpListener::bind(to)
-        });
-        assert!(waits && listener.is_ok());
-        let other = free();
+        let looks = Looks::default();
+        let first = Instant::now();
+        // On a slow machine the thread may look for the last time before it listens.
+        loop {
+            let (held, to) = silent();
+            let begun = Instant::now();
+            let looking = looks.closely((socket(), *to.ip()), to.port(), begun);
+            let (told, listening) = tokio::join!(looking, async { listen(&held, 8) });
+            listening.expect("it listens");
+            if told {
+                break;
+            }
+            assert!(first.elapsed() < LIMIT, "nobody is told");
+        }
+        let (_held, other) = silent();
         assert!(!looks.closely((socket(), *other.ip()), other.port(), Instant::now()).await);
     }
 
@@ -209,7 +223,8 @@ mod tests {
         drop(sender);
         let (tell, mut told) = oneshot::channel();
         let now = Instant::now();
-        run(Look { socket: socket(), to: free(), begun: now, next: now, tell: Some(tell) }, &more);
+        let (_held, to) = silent();
+        run(Look { socket: socket(), to, begun: now, next: now, tell: Some(tell) }, &more);
         assert!(told.try_recv().is_err());
     }
 }

@@ -65,6 +65,19 @@ impl From<kube::Error> for Error {
     }
 }
 
+impl Error {
+    /// Says which object it is about: so what the server refuses can be told from what passes.
+    pub(crate) fn about<K: Resource<DynamicType = ()>>(self, name: &str) -> Error {
+        match self {
+            Error::Api(source) => {
+                let (kind, name) = (K::kind(&()).into_owned(), name.to_owned());
+                children::Error::Write { kind, name, source }.into()
+            }
+            other => other,
+        }
+    }
+}
+
 /// An object of a namespace that is ours to write.
 pub(crate) trait Ours: Object + Serialize + Resource<Scope = NamespaceResourceScope> {}
 

@@ -3,6 +3,7 @@
 //! one.
 
 mod apply;
+mod check;
 mod lead;
 pub(crate) mod look;
 pub mod observe;

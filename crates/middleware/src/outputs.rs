@@ -57,8 +57,16 @@ fn address(app: &App, plugin: &PluginSpec) -> Option<(String, String, String)> {
     Some((host, connection.port.to_string(), connection.user.clone().unwrap_or_default()))
 }
 
+/// Keeps everything that Pods and clients may need to begin.
+pub(crate) async fn ensure(core: &Core, app: &App, plugin: &PluginSpec) -> Result<(), Error> {
+    ensure_agent_secret(core, app).await?;
+    ensure_connection(core, app, plugin).await?;
+    ensure_policy(core, app).await?;
+    ensure_metadata(core, app).await
+}
+
 /// Keeps the Secret `<app>-connection`. Its password is made once and never changed.
-pub(crate) async fn ensure_connection(core: &Core, app: &App, plugin: &PluginSpec) -> Result<(), Error> {
+async fn ensure_connection(core: &Core, app: &App, plugin: &PluginSpec) -> Result<(), Error> {
     let Some((host, port, user)) = address(app, plugin) else { return Ok(()) };
     let namespace = app.namespace().unwrap_or_default();
     let metadata = metadata(app, "connection");
@@ -66,7 +74,10 @@ pub(crate) async fn ensure_connection(core: &Core, app: &App, plugin: &PluginSpe
     let current = match core.caches.secrets.get(&namespace, &name) {
         Some(current) => Some((*current).clone()),
         // Another password would lock everybody out: nobody guesses here.
-        None => core.api::<Secret>(&namespace).get_opt(&name).await?,
+        None => {
+            let found = core.api::<Secret>(&namespace).get_opt(&name).await;
+            found.map_err(|error| Error::from(error).about::<Secret>(&name))?
+        }
     };
     let kept = current.as_ref().and_then(|secret| secret.data.as_ref()?.get("password").cloned());
     let password = match kept.filter(|kept| !kept.0.is_empty()) {
@@ -93,7 +104,7 @@ pub(crate) fn agent_secret(app: &str) -> String {
 }
 
 /// Makes the Secret `<app>-agent`, if there is none. Its token is never changed.
-pub(crate) async fn ensure_agent_secret(core: &Core, app: &App) -> Result<(), Error> {
+async fn ensure_agent_secret(core: &Core, app: &App) -> Result<(), Error> {
     let namespace = app.namespace().unwrap_or_default();
     if core.caches.secrets.get(&namespace, &agent_secret(&app.name_any())).is_some() {
         return Ok(());
@@ -116,7 +127,7 @@ async fn create(core: &Core, namespace: &str, secret: &Secret) -> Result<(), Err
             Ok(())
         }
         Err(error) if is_code(&error, 409) => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(Error::from(error).about::<Secret>(&secret.name_any())),
     }
 }
 
@@ -129,7 +140,7 @@ fn new_password() -> Result<ByteString, Error> {
 
 /// Keeps the NetworkPolicy `<app>-agents`, where there are such: only who is named may connect to agents, and only Pods of the
 /// namespace to everything else. A policy of the user's own lets in others.
-pub(crate) async fn ensure_policy(core: &Core, app: &App) -> Result<(), Error> {
+async fn ensure_policy(core: &Core, app: &App) -> Result<(), Error> {
     let Some(peers) = &core.options.agent_peers else { return Ok(()) };
     core.ensure(&core.caches.policies, &policy(app, peers)).await
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::core::Name;
+use crate::core::{Error, Name};
 use crate::group::observe::Fault;
 
 /// What was refused is tried again after this.
@@ -79,6 +79,14 @@ pub(crate) fn fault(error: &children::Error) -> Option<Fault> {
         None => reasons::REASON_CONFIGURATION,
     };
     Some(Fault { reason, message: crate::app::cut(&error.to_string(), 4000) })
+}
+
+/// What the server has against what was tried; the error itself, where trying again may help.
+pub(crate) fn of(error: Error) -> Result<Fault, Error> {
+    match error {
+        Error::Child(error) => fault(&error).ok_or(Error::Child(error)),
+        other => Err(other),
+    }
 }
 
 #[cfg(test)]

@@ -134,6 +134,13 @@ fn variables(place: &Place, leader: &str) -> BTreeMap<String, String> {
     known.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
+/// Whether a role can be the value of a label, which it becomes.
+fn is_label(role: &str) -> bool {
+    let fits = |one: char| one.is_ascii_alphanumeric() || one == '-' || one == '_';
+    let ends = |one: Option<char>| one.is_some_and(|one| one.is_ascii_alphanumeric());
+    role.len() <= 63 && role.chars().all(fits) && ends(role.chars().next()) && ends(role.chars().next_back())
+}
+
 fn word(scenario: Scenario) -> String {
     match scenario {
         Scenario::Provision => "provision",
@@ -193,9 +200,7 @@ impl Agents for Remote {
             };
             let answer = self.client(place).await?.get_role(ask(place, message)?).await.map_err(said)?;
             let mut answer = answer.into_inner();
-            // It becomes a label.
-            let fits = |one: char| one.is_ascii_alphanumeric() || one == '-' || one == '_';
-            if !((1..=63).contains(&answer.role.len()) && answer.role.chars().all(fits)) {
+            if !is_label(&answer.role) {
                 return Err("its role is no label".into());
             }
             let mut fact = |name: &str| answer.extra.remove(name).filter(|fact| fact.len() <= 253);
@@ -263,7 +268,7 @@ impl Agents for Remote {
         })
     }
 
-    /// Every type of check is the health check of the agent, which is the plugin's own command.
+    /// The health check of the agent, which is the plugin's own command; what else a check wants is known without asking.
     fn check<'a>(&'a self, place: &'a Place, _: &'a PreUpgradeCheck) -> Answer<'a, ()> {
         Box::pin(async move {
             let request = ask(place, HealthCheckRequest {})?;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use agentcube_api::conditions::middleware as reasons;
 use agentcube_api::labels;
 use agentcube_api::middleware::parts::Values;
+use agentcube_api::middleware::plugin::PluginTemplate;
 use agentcube_api::middleware::{Group, Plugin};
 use agentcube_template::{Limits, Templates};
 use kube::ResourceExt;
@@ -29,6 +30,8 @@ const KINDS: [(&str, &str, &str); 9] = [
 ];
 /// The type of templates that are no part of a Group: each is rendered when its Job is wanted.
 const JOB: &str = "job";
+/// The template of the Job that takes a backup.
+pub(crate) const BACKUP: &str = "backup";
 /// The types that templates may have.
 pub fn types() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|(name, ..)| *name)
@@ -157,6 +160,11 @@ pub fn render(group: &Group, plugin: &Plugin, texts: &BTreeMap<String, String>) 
     Ok(Revision::new(&group.spec.runtime.version, group.spec.replicas, objects, reloads))
 }
 
+/// Whether a template makes the Job of this name.
+pub(crate) fn makes_job(template: &PluginTemplate, name: &str) -> bool {
+    template.name == name && template.type_.eq_ignore_ascii_case(JOB)
+}
+
 /// Renders the Job of this name, with `.Values` of a Group and more under the same name. It and its Pods get labels.
 pub fn job(
     group: &Group,
@@ -168,9 +176,7 @@ pub fn job(
 ) -> Result<Value, Fault> {
     let wrong =
         |message: String| fault(reasons::REASON_TEMPLATE_ERROR, format!("template {name}: {message}"));
-    let mut of_jobs =
-        plugin.spec.templates.iter().filter(|template| template.type_.eq_ignore_ascii_case(JOB));
-    if !of_jobs.any(|template| template.name == name) {
+    if !plugin.spec.templates.iter().any(|template| makes_job(template, name)) {
         let message =
             format!("plugin {} has no template {name} of type {JOB}: it cannot do that", plugin.name_any());
         return Err(fault(reasons::REASON_CONFIGURATION, message));

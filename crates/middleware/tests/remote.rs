@@ -13,9 +13,19 @@ use agentcube_api::middleware::parts::Scenario;
 use agentcube_middleware::agents::{Agents, Place, Token};
 use agentcube_middleware::remote::{Dial, Remote};
 use agentcube_middleware_agent::{Agent, Options, Settings};
+use agentcube_protos::middleware::tool_invoker_server::{ToolInvoker, ToolInvokerServer};
+use agentcube_protos::middleware::{
+    ExecuteCommandRequest, ExecuteCommandResponse, FailoverRequest, FailoverResponse, GetGroupOrderRequest,
+    GetGroupOrderResponse, GetPodOrderRequest, GetPodOrderResponse, GetRoleRequest, GetRoleResponse,
+    HealthCheckRequest, HealthCheckResponse, ReloadConfigRequest, ReloadConfigResponse, StopRequest,
+    StopResponse,
+};
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tonic::transport::server::{Server, TcpIncoming};
+use tonic::{Request, Response, Status};
 
 /// Whatever address a Pod has, it is here.
 struct Here(u16);
@@ -100,4 +110,136 @@ async fn what_controllers_ask_agents_answer() {
     remote.stop(&right).await.unwrap();
     shutdown.cancel();
     assert_eq!(running.await.unwrap().unwrap(), 0);
+}
+
+/// An agent that answers whatever it is told to.
+#[derive(Clone, Default)]
+struct Hostile {
+    role: Arc<Mutex<GetRoleResponse>>,
+    /// Bytes of a name in an order, and of what a command prints.
+    bytes: usize,
+}
+
+fn no<T>() -> Result<Response<T>, Status> {
+    Err(Status::unimplemented("x".repeat(4000)))
+}
+
+#[tonic::async_trait]
+impl ToolInvoker for Hostile {
+    async fn stop(&self, _: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {
+        no()
+    }
+
+    async fn failover(&self, _: Request<FailoverRequest>) -> Result<Response<FailoverResponse>, Status> {
+        no()
+    }
+
+    async fn get_role(&self, _: Request<GetRoleRequest>) -> Result<Response<GetRoleResponse>, Status> {
+        Ok(Response::new(self.role.lock().clone()))
+    }
+
+    async fn reload_config(
+        &self,
+        _: Request<ReloadConfigRequest>,
+    ) -> Result<Response<ReloadConfigResponse>, Status> {
+        no()
+    }
+
+    async fn execute_command(
+        &self,
+        _: Request<ExecuteCommandRequest>,
+    ) -> Result<Response<ExecuteCommandResponse>, Status> {
+        let stdout = vec![b'x'; self.bytes];
+        Ok(Response::new(ExecuteCommandResponse { exit_code: 1, stdout, ..Default::default() }))
+    }
+
+    async fn health_check(
+        &self,
+        _: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        let message = "x".repeat(self.bytes);
+        Ok(Response::new(HealthCheckResponse { healthy: false, message }))
+    }
+
+    async fn get_group_order(
+        &self,
+        _: Request<GetGroupOrderRequest>,
+    ) -> Result<Response<GetGroupOrderResponse>, Status> {
+        no()
+    }
+
+    async fn get_pod_order(
+        &self,
+        _: Request<GetPodOrderRequest>,
+    ) -> Result<Response<GetPodOrderResponse>, Status> {
+        let order = vec!["x".repeat(self.bytes)];
+        Ok(Response::new(GetPodOrderResponse { order, concurrent: true }))
+    }
+}
+
+/// A hostile agent that listens, until it is dropped.
+async fn hostile(bytes: usize) -> (Hostile, Remote, tokio_util::sync::DropGuard) {
+    let agent = Hostile { bytes, ..Hostile::default() };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let stop = CancellationToken::new();
+    let router = Server::builder().add_service(ToolInvokerServer::new(agent.clone()));
+    let stopped = stop.clone().cancelled_owned();
+    tokio::spawn(router.serve_with_incoming_shutdown(TcpIncoming::from(listener), stopped));
+    (agent, Remote { port: 50052, dial: Arc::new(Here(port)) }, stop.drop_guard())
+}
+
+#[tokio::test]
+async fn long_answers_are_not_believed() {
+    let place = place(Some("secret"), Some("10.0.0.1"));
+    let (_, remote, _guard) = hostile((1 << 20) + 1).await;
+    let pods = ["p-0".to_owned()];
+    let all = [
+        remote.pod_order(&place, "g", Scenario::Upgrade, &pods).await.map(drop),
+        remote.check(&place, &PreUpgradeCheck::default()).await,
+        remote.tell(&place, "echo", "").await,
+    ];
+    for answer in all {
+        let error = answer.unwrap_err();
+        assert!(error.contains("OutOfRange") && error.len() < 1000, "{error}");
+    }
+    // What fits is cut before it is shown to anybody.
+    let (_, remote, _guard) = hostile(1 << 19).await;
+    let shown = [
+        remote.check(&place, &PreUpgradeCheck::default()).await,
+        remote.tell(&place, "echo", "").await,
+        remote.stop(&place).await,
+    ];
+    for error in shown.map(Result::unwrap_err) {
+        assert!((400..1000).contains(&error.len()), "{} bytes", error.len());
+    }
+}
+
+#[tokio::test]
+async fn roles_that_are_no_labels_and_long_facts_are_not_believed() {
+    let place = place(Some("secret"), Some("10.0.0.1"));
+    let (agent, remote, _guard) = hostile(0).await;
+    let detection = RoleDetection::default();
+    let long = "x".repeat(64);
+    for role in ["", "-a", "a-", "_", "a b", "a/b", "a\nb", "r\u{f6}le", long.as_str()] {
+        *agent.role.lock() = GetRoleResponse { role: role.into(), is_leader: true, ..Default::default() };
+        let error = remote.role(&place, &detection).await.unwrap_err();
+        assert_eq!(error, "its role is no label", "{role:?}");
+    }
+    for fits in ["m", "a-b_c", &long[1..]] {
+        *agent.role.lock() = GetRoleResponse { role: fits.into(), ..Default::default() };
+        assert_eq!(remote.role(&place, &detection).await.unwrap().name, fits);
+    }
+    let fact = |length: usize| {
+        let facts =
+            ["history", "previousHistory", "follows"].map(|name| (name.to_owned(), "x".repeat(length)));
+        facts.into_iter().chain([("position".to_owned(), "-1".to_owned())]).collect()
+    };
+    *agent.role.lock() = GetRoleResponse { role: "m".into(), is_leader: false, extra: fact(253) };
+    let role = remote.role(&place, &detection).await.unwrap();
+    assert!(role.history.is_some() && role.previous_history.is_some() && role.follows.is_some());
+    assert_eq!(role.position, None, "a number that is none");
+    *agent.role.lock() = GetRoleResponse { role: "m".into(), is_leader: false, extra: fact(254) };
+    let role = remote.role(&place, &detection).await.unwrap();
+    assert_eq!((role.history, role.previous_history, role.follows), (None, None, None));
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "these are tests, their own functions among them")]
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -61,6 +62,19 @@ fn it_has_little_memory_and_writes_small_files() {
     let mut command = confine::command(Path::new(PROBE), Path::new(PROBE), work.path(), &shown, limits, &[]);
     let cut = command.args(["write", "file", &large]).output().unwrap();
     assert!(!cut.status.success() || !text(&cut).contains("written"), "{}", text(&cut));
+}
+
+#[test]
+fn it_has_little_time_on_the_processor() {
+    let (work, limits) = (tempfile::tempdir().unwrap(), Limits { cpu_seconds: 1, ..LIMITS });
+    let shell = Path::new("/bin/sh");
+    let mut command = confine::command(Path::new(PROBE), shell, work.path(), &[], limits, &[]);
+    // It would come to an end, so that nobody waits for ever where the limit does not hold.
+    let busy = "n=0; while [ $n -lt 100000000 ]; do n=$((n+1)); done; echo done";
+    let stopped = command.args(["-c", busy]).output().unwrap();
+    let (killed, spent) = (9, 24);
+    let signal = stopped.status.signal();
+    assert!([Some(killed), Some(spent)].contains(&signal), "{:?} {}", stopped.status, text(&stopped));
 }
 
 #[test]

@@ -8,10 +8,14 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use harness::place::{Found, Place, kill};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(2);
 
 #[test]
 fn without_root() {
@@ -69,6 +73,19 @@ fn open(pid: i32) -> OwnedFd {
     pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap()
 }
 
+/// Waits until there are so many processes: one that is just being executed has no arguments to be known by.
+fn until_processes(place: &Place, count: usize) {
+    let begun = Instant::now();
+    loop {
+        let found = place.found();
+        if found.processes.len() == count {
+            return;
+        }
+        assert!(begun.elapsed() < LIMIT, "not {count} processes: {found:?}");
+        std::thread::sleep(POLL);
+    }
+}
+
 fn wait_for(pidfd: &OwnedFd) {
     let mut ended = [PollFd::new(pidfd, PollFlags::IN)];
     rustix::io::retry_on_intr(|| poll(&mut ended, None)).unwrap();
@@ -82,8 +99,8 @@ async fn a_container_outlives_its_worker_and_not_its_keeper() {
     let started = keeper.expect("started");
     let mut last = keeper.log();
     for _ in 0..3 {
-        let before = place.found();
-        assert_eq!(before.processes.len(), 4, "keeper, spawner, worker and container: {before:?}");
+        // Keeper, spawner, worker and container.
+        until_processes(&place, 4);
         kill(worker);
         let next = number(&keeper.expect("worker"));
         assert_ne!(next, worker);
@@ -185,8 +202,7 @@ async fn nothing_is_lost_or_forgotten_wherever_a_worker_dies() {
             }
         };
         let running: usize = keeper.expect("adopted").parse().unwrap();
-        let found = place.found();
-        assert_eq!(found.processes.len(), 3 + running, "{found:?}");
+        until_processes(&place, 3 + running);
     }
     keeper.tell("stop");
     assert_eq!(keeper.code(), Some(0));

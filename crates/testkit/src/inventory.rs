@@ -60,8 +60,8 @@ pub async fn objects(http: &HttpClient) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The answer to a list. A server that has just learned of a resource says 429 until its storage is open.
-async fn list(http: &HttpClient, path: &str) -> Result<Reply> {
+/// The answer to a list. A server that has just started, or just learned of a resource, says 429 until its storage is open.
+pub(crate) async fn list(http: &HttpClient, path: &str) -> Result<Reply> {
     let deadline = Instant::now() + LIMIT;
     loop {
         let reply = http.send(Request::new(Method::GET, path)).await?;

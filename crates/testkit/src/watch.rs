@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::http_client::{HttpClient, Line, Lines, Request};
+use crate::inventory;
 
 /// Objects by name.
 pub type Objects = BTreeMap<String, Value>;
@@ -23,7 +24,7 @@ pub struct Watch {
 impl Watch {
     /// Lists a collection and follows it from there.
     pub async fn start(http: &HttpClient, path: &str) -> Result<Watch> {
-        let reply = http.send(Request::new(Method::GET, path)).await?;
+        let reply = inventory::list(http, path).await?;
         ensure!(reply.is_success(), "cannot list {path}: {}", reply.value());
         let list = reply.value();
         let items = list["items"].as_array().with_context(|| format!("{path} is no list"))?;

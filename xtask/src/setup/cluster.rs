@@ -1,5 +1,5 @@
-//! Obtains what a whole cluster needs beyond a control plane: kubelet, scheduler and kube-proxy, CoreDNS and Envoy Gateway
-//! from their Go modules, gVisor's shim for containerd, plugins of CNI and `nft` from Debian's packages. Nothing of it is
+//! Obtains what a whole cluster needs beyond a control plane: kubelet, scheduler and kube-proxy, CoreDNS, Envoy Gateway
+//! and Helm from their Go modules, gVisor's shim for containerd, plugins of CNI and `nft` from Debian's packages. Nothing of it is
 //! needed by suites that do with a control plane.
 
 use std::ffi::OsString;
@@ -12,6 +12,8 @@ use super::{Program, containerd, debian, envoy, go, go_command, oci, proxy};
 use crate::Settings;
 use crate::process::{find_program, quietly, timed};
 
+/// Of Helm; the tests know it too.
+const HELM: &str = "v4.3.1";
 /// Of CoreDNS.
 const COREDNS: &str = "v1.14.7";
 /// CoreDNS with no more plugins than a cluster needs: those for clouds are most of what there is to fetch and build.
@@ -154,7 +156,15 @@ fn node_programs(settings: &Settings) -> Result<()> {
         package: "github.com/envoyproxy/gateway/cmd/envoy-gateway",
         target: settings.cache.join(gateway_directory()).join("envoy-gateway"),
     };
-    [shim, coredns, gateway].iter().try_for_each(|module| module.build(settings))
+    let helm = Module {
+        name: format!("helm-{HELM}"),
+        requires: format!("helm.sh/helm/v4 {HELM}"),
+        main: None,
+        change: None,
+        package: "helm.sh/helm/v4/cmd/helm",
+        target: settings.cache.join(format!("helm-{HELM}")).join("helm"),
+    };
+    [shim, coredns, gateway, helm].iter().try_for_each(|module| module.build(settings))
 }
 
 /// A file of a module, and what is put for what in it.

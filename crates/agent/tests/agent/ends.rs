@@ -39,7 +39,7 @@ pub(crate) async fn ends_by_itself(world: &World) -> Result<()> {
 
 pub(crate) async fn expires_without_a_controller(world: &World) -> Result<()> {
     let mut order = world.order("expires", &["until-told", "4"]);
-    order.expire_unix_ms = in_milliseconds(300);
+    order.expire_unix_ms = in_milliseconds(3_000);
     world.ordered(order).await?;
     let ended = |entry: Option<&agentcube_protos::agent::Entry>| {
         entry.is_some_and(|entry| entry.state() == State::Ended)

@@ -1,12 +1,12 @@
 //! Runs that stand still.
 
-use agentcube_protos::agent::{Entry, PauseRequest, Reason, State, StatsRequest};
+use agentcube_protos::agent::{Entry, PauseRequest, Reason, StartRequest, State, StatsRequest};
 use agentcube_protos::link::AgentApi;
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 
-use crate::is_root;
 use crate::world::World;
+use crate::{POLL, is_root};
 
 async fn cpu(world: &World, name: &str) -> Result<u64> {
     let usage = world.agent.stats(StatsRequest { run_id: world.run(name) }).await?.runs;
@@ -62,13 +62,29 @@ pub(crate) async fn stopped_while_paused(world: &World) -> Result<()> {
     Ok(())
 }
 
+async fn keeps_contact(world: &World) -> Result<()> {
+    loop {
+        let answer = world.sync(0).await?;
+        world.acknowledge(answer.seq).await?;
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Starts it, in contact for as long as that takes.
+async fn started_in_contact(world: &World, order: StartRequest) -> Result<()> {
+    tokio::select! {
+        started = world.ordered(order) => started.map(drop),
+        lost = keeps_contact(world) => lost,
+    }
+}
+
 pub(crate) async fn stands_still_without_a_controller(world: &World) -> Result<()> {
-    let short = world.another(|options| options.dropped = Duration::from_millis(400)).await?;
+    let short = world.another(|options| options.dropped = Duration::from_secs(3)).await?;
     let mut patient = short.order("patient", &["spin"]);
     patient.claim.get_or_insert_default().uid = "its-object-exists".into();
-    short.ordered(patient).await?;
+    started_in_contact(&short, patient).await?;
     // Nobody has confirmed an object of this one, however long its recovery may take.
-    short.ordered(short.order("spins", &["spin"])).await?;
+    started_in_contact(&short, short.order("spins", &["spin"])).await?;
     if !is_root() {
         // Without a freezer it can only end.
         let ended = |entry: Option<&Entry>| entry.is_some_and(|entry| entry.state() == State::Ended);

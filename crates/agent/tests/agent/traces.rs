@@ -15,18 +15,27 @@ pub(crate) struct Traces {
     cgroups: BTreeSet<PathBuf>,
     mounts: usize,
     descriptors: usize,
+    /// Those of them that are IPC namespaces: every sandbox that is made ahead has one.
+    namespaces: usize,
 }
 
 impl Traces {
     pub(crate) fn of(node: &str) -> Result<Self> {
         let spawner = spawner()?;
+        let open: Vec<_> = fs::read_dir(format!("/proc/{spawner}/fd"))?.flatten().collect();
+        let is_namespace = |link: &PathBuf| link.to_string_lossy().starts_with("ipc:[");
         let mut cgroups = BTreeSet::new();
         find(Path::new("/sys/fs/cgroup"), node, DEPTH, false, &mut cgroups);
         Ok(Self {
             processes: processes(node)?,
             cgroups,
             mounts: fs::read_to_string(format!("/proc/{spawner}/mountinfo"))?.lines().count(),
-            descriptors: fs::read_dir(format!("/proc/{spawner}/fd"))?.count(),
+            descriptors: open.len(),
+            namespaces: open
+                .iter()
+                .filter_map(|entry| fs::read_link(entry.path()).ok())
+                .filter(is_namespace)
+                .count(),
         })
     }
 
@@ -40,14 +49,14 @@ impl Traces {
         self.processes.difference(&before.processes).copied().collect()
     }
 
-    /// Whether the spawner has at least so many descriptors.
-    pub(crate) fn have(&self, descriptors: usize) -> Result<()> {
-        ensure!(self.descriptors >= descriptors, "{} descriptors", self.descriptors);
+    /// Whether the spawner has at least so many IPC namespaces.
+    pub(crate) fn have(&self, namespaces: usize) -> Result<()> {
+        ensure!(self.namespaces >= namespaces, "{} IPC namespaces", self.namespaces);
         Ok(())
     }
 
     pub(crate) fn compare(&self, before: &Self) -> Result<()> {
-        let Self { processes, cgroups, mounts, descriptors } = self;
+        let Self { processes, cgroups, mounts, descriptors, namespaces: _ } = self;
         ensure!(processes == &before.processes, "processes are left: {processes:?}");
         ensure!(cgroups == &before.cgroups, "cgroups are left: {cgroups:#?}");
         ensure!(*mounts == before.mounts, "{mounts} mounts instead of {}", before.mounts);

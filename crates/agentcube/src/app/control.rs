@@ -165,16 +165,22 @@ async fn run(asked: &Asked, what: What, environment: &Environment) -> anyhow::Re
     let mut obeyed: Vec<&ChangeTask> = Vec::new();
     let mut failed = false;
     for task in &chosen {
-        let shows = find(&app, &task.task_id).is_some_and(|now| what.obeyed(task, now));
-        // A task may have failed again within the same second: then only Events tell.
-        let refusal = if shows { None } else { told_apart(&server, &app, &before, &task.task_id).await };
-        match refusal {
-            None => {
-                tell(asked, &format!("{}: is {}", task.task_id, what.verb()))?;
+        let id = &task.task_id;
+        match answer(&server, &asked.name, what, task, &before, deadline).await? {
+            Some(Answer::Obeyed) => {
+                tell(asked, &format!("{id}: is {}", what.verb()))?;
                 obeyed.push(task);
             }
-            Some(reason) => {
-                say(&format!("error: {}: {reason}", task.task_id));
+            Some(Answer::Refused(reason)) => {
+                say(&format!("error: {id}: {reason}"));
+                failed = true;
+            }
+            None => {
+                say(&format!(
+                    "error: {id}: the request was taken, and nothing shows that it was obeyed: see `agentcube app tasks {}`, \
+                     and ask again if need be",
+                    asked.name
+                ));
                 failed = true;
             }
         }
@@ -338,18 +344,90 @@ async fn events(server: &Server, app: &App) -> Vec<Said> {
     list["items"].as_array().into_iter().flatten().filter_map(read).collect()
 }
 
-/// Why a request about a task was refused, if it was: by an Event that was not there before.
-async fn told_apart(server: &Server, app: &App, before: &[Said], id: &str) -> Option<String> {
-    let deadline = Instant::now() + EVENT_WAIT;
+/// What came of a request about a task.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Obeyed,
+    Refused(String),
+}
+
+/// What a task shows, or else Events that were not there before: a task may have failed again within the same second.
+fn judge(
+    what: What,
+    task: &ChangeTask,
+    now: Option<&ChangeTask>,
+    before: &[Said],
+    events: &[Said],
+) -> Option<Answer> {
+    if now.is_some_and(|now| what.obeyed(task, now)) {
+        return Some(Answer::Obeyed);
+    }
+    let names = |said: &&Said| said.message.contains(&task.task_id) || said.message.contains("switched off");
+    let said = events.iter().filter(|said| !before.contains(said)).find(names)?;
+    Some(if said.refusal { Answer::Refused(said.message.clone()) } else { Answer::Obeyed })
+}
+
+/// What came of a request that was taken; `None` if nothing shows until the time is over.
+async fn answer(
+    server: &Server,
+    name: &str,
+    what: What,
+    task: &ChangeTask,
+    before: &[Said],
+    deadline: Instant,
+) -> anyhow::Result<Option<Answer>> {
+    let deadline = deadline.max(Instant::now() + EVENT_WAIT);
     loop {
-        let now = events(server, app).await;
-        let names = |said: &&Said| said.message.contains(id) || said.message.contains("switched off");
-        if let Some(said) = now.iter().filter(|said| !before.contains(said)).find(names) {
-            return said.refusal.then(|| said.message.clone());
-        }
-        if Instant::now() > deadline {
-            return None;
+        let app = World::read(server, name).await?.app;
+        let events = events(server, &app).await;
+        let answer = judge(what, task, find(&app, &task.task_id), before, &events);
+        if answer.is_some() || Instant::now() > deadline {
+            return Ok(answer);
         }
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(status: &str, more: Value) -> ChangeTask {
+        let mut task = json!({ "taskId": "2-nodes-config", "type": "middleware_config", "status": status });
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(task).unwrap()
+    }
+
+    fn said(name: &str, refusal: bool, message: &str) -> Said {
+        Said { key: (name.into(), 1), refusal, message: message.into() }
+    }
+
+    #[test]
+    fn only_what_shows_counts_as_obeyed() {
+        let retry = What::Retry { reset_dependencies: false };
+        let at = |second: &str| json!({ "startedAt": format!("2026-01-01T00:00:{second}Z") });
+        let (failed, again) = (task("failed", at("01")), task("failed", at("02")));
+        let running = task("in_progress", at("01"));
+        let told = task("in_progress", json!({ "cancelRequested": true }));
+        let old = [said("a", false, "2-nodes-config: again, by request")];
+        let refused = [said("b", true, "task 2-nodes-config belongs to an older spec")];
+        let off = [said("c", true, "retry is switched off")];
+        let other = [said("d", false, "2-nodes-upgrade: again, by request")];
+        let refusal = |said: &[Said]| Some(Answer::Refused(said[0].message.clone()));
+        let cases = [
+            (retry, &failed, Some(&again), &[][..], Some(Answer::Obeyed)),
+            (retry, &failed, Some(&failed), &old[..], None),
+            (retry, &failed, Some(&failed), &other[..], None),
+            (retry, &failed, None, &[][..], None),
+            (retry, &failed, Some(&failed), &refused[..], refusal(&refused)),
+            (retry, &failed, Some(&failed), &off[..], refusal(&off)),
+            (What::Cancel, &running, Some(&running), &[][..], None),
+            (What::Cancel, &running, Some(&told), &[][..], Some(Answer::Obeyed)),
+        ];
+        for (number, (what, task, now, events, wanted)) in cases.into_iter().enumerate() {
+            assert_eq!(judge(what, task, now, &old, events), wanted, "{number}");
+        }
+        let fresh = [said("e", false, "2-nodes-config: again, by request")];
+        assert_eq!(judge(retry, &failed, Some(&failed), &old, &fresh), Some(Answer::Obeyed));
     }
 }

@@ -2,6 +2,7 @@
 //! Helm chart under deploy/chart, whose templates it renders.
 
 mod chart;
+mod schema;
 #[cfg(test)]
 mod tests;
 pub(crate) mod uninstall;
@@ -154,6 +155,7 @@ impl Arguments {
     /// The values, if they can be used.
     fn checked(&self) -> anyhow::Result<Value> {
         let values = self.values()?;
+        schema::check(&values).map_err(|error| Usage(error.to_string()))?;
         for (option, text) in [
             ("--image", &values["image"]),
             ("--namespace", &json!(self.namespace)),

@@ -310,46 +310,11 @@ fn values_of_a_file_count_less_than_options() {
     assert!(error.contains("router.replica") && error.contains("values.yaml"), "{error}");
 }
 
-/// The little of JSON Schema that values.schema.json uses.
-fn fits(schema: &Value, root: &Value, value: &Value, path: &str) -> Result<(), String> {
-    if let Some(reference) = schema["$ref"].as_str() {
-        return fits(root.pointer(&reference[1..]).unwrap(), root, value, path);
-    }
-    let told = |why: &str| Err(format!("{path} is {value}: {why}"));
-    let is = |kind: &str| match kind {
-        "object" => value.is_object(),
-        "string" => value.is_string(),
-        "integer" => value.is_i64(),
-        "boolean" => value.is_boolean(),
-        other => panic!("the type {other}"),
-    };
-    if !is(schema["type"].as_str().unwrap()) {
-        return told("wrong type");
-    }
-    if schema["enum"].is_array() && !list(&schema["enum"]).contains(value) {
-        return told("none of its values");
-    }
-    if let Some(pattern) = schema["pattern"].as_str()
-        && !regex::Regex::new(pattern).unwrap().is_match(value.as_str().unwrap())
-    {
-        return told("not of its pattern");
-    }
-    for (name, value) in value.as_object().into_iter().flatten() {
-        match schema["properties"].get(name) {
-            Some(schema) => fits(schema, root, value, &format!("{path}.{name}"))?,
-            None if schema["additionalProperties"] == false => return told(&format!("{name} is unknown")),
-            None => {}
-        }
-    }
-    Ok(())
-}
-
 #[test]
 fn the_schema_knows_every_value_and_no_other() {
-    let schema: Value =
-        serde_json::from_str(include_str!("../../../../deploy/chart/agentcube/values.schema.json")).unwrap();
+    let schema = schema::root().unwrap();
     let values = chart::default_values().unwrap();
-    assert_eq!(fits(&schema, &schema, &values, ""), Ok(()));
+    schema::check(&values).unwrap();
     // What Helm adds by itself is the one name that the values do not have.
     fn known(schema: &Value, values: &Value) {
         for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
@@ -359,14 +324,40 @@ fn the_schema_knows_every_value_and_no_other() {
         }
     }
     known(&schema, &values);
-    for wrong in [
-        json!({ "envoyGateway": { "mode": "patches" } }),
-        json!({ "router": { "replica": 1 } }),
-        json!({ "router": { "replicas": "1" } }),
-        json!({ "metrics": { "namespace": "A_b" } }),
+    for (wrong, told) in [
+        (
+            json!({ "envoyGateway": { "mode": "patches" } }),
+            r#"envoyGateway.mode is "patches", and has to be one of"#,
+        ),
+        (json!({ "router": { "replica": 1 } }), "there is no value router.replica"),
+        (json!({ "router": { "replicas": "1" } }), "of the type integer"),
+        (json!({ "router": { "replicas": 0 } }), "router.replicas is 0, and has to be at least 1"),
+        (json!({ "router": { "replicas": 101 } }), "at most 100"),
+        (json!({ "metrics": { "namespace": "A_b" } }), "metrics.namespace"),
+        (json!({ "metrics": { "namespace": "n".repeat(64) } }), "at most 63 characters long"),
+        (json!({ "image": "" }), "image is"),
+        (json!({ "janitor": { "containerd": "run/containerd.sock" } }), "of the form ^/"),
+        (
+            json!({ "controllers": { "resources": { "request": {} } } }),
+            "no value controllers.resources.request",
+        ),
     ] {
-        assert!(fits(&schema, &schema, &wrong, "").is_err(), "{wrong}");
+        let error = schema::check(&wrong).unwrap_err().to_string();
+        assert!(error.contains(told), "{error}");
     }
+}
+
+#[test]
+fn a_file_of_values_is_held_to_the_schema() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("values.yaml");
+    let checked = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        arguments(&["--image", "a:1", "--values", file.to_str().unwrap()]).checked()
+    };
+    checked("router: { replicas: 4 }").unwrap();
+    let error = checked("router: { replicas: 0 }").unwrap_err();
+    assert!(error.is::<Usage>() && error.to_string().contains("router.replicas is 0"), "{error}");
 }
 
 #[test]

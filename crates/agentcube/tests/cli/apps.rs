@@ -122,7 +122,7 @@ fn requests_are_taken_once_and_what_came_of_them_is_told() {
     let run = |words: &[&str]| stage.cluster.run(&[&["app"], words].concat());
     let controllers = stage.controllers();
     stage.apply(&app("memory", "store", json!(null)));
-    let words = ["describe", "memory", "--watch", "--timeout", "5"];
+    let words = ["describe", "memory", "--watch", "--timeout", "30"];
     let said = run(&words);
     // Nobody runs its Pods: it goes on for ever.
     assert!(
@@ -148,6 +148,29 @@ fn requests_are_taken_once_and_what_came_of_them_is_told() {
     assert!(told.contains("do the controllers run?") && told.lines().count() == 1, "{told}");
     let told = run(&["cancel", "memory", "--timeout", "1"]).fails(1);
     assert!(told.contains("another request"), "{told}");
+
+    // Somebody takes it away, and does nothing: that is not success.
+    let withdraw = || {
+        let patch = json!({ "metadata": { "annotations": { "middleware.io/cancel-control": null } } });
+        let path = "/apis/middleware.io/v1alpha1/namespaces/default/apps/memory";
+        stage.cluster.send("PATCH", path, "application/merge-patch+json", &patch);
+    };
+    withdraw();
+    let said = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| run(&["cancel", "memory", "--timeout", "20"]));
+        while !asking.is_finished() {
+            let app = stage.cluster.run(&["get", "app", "memory", "-o", "json"]).well();
+            if app.contains("middleware.io/cancel-control") {
+                withdraw();
+                break;
+            }
+        }
+        asking.join().unwrap()
+    });
+    assert_eq!(said.stdout, "");
+    let told = said.fails(1);
+    assert!(told.contains("nothing shows that it was obeyed") && told.lines().count() == 1, "{told}");
+    run(&["cancel", "memory", "--timeout", "1"]).fails(1);
     let controllers = stage.controllers();
     run(&["tasks", "memory", "--watch", "--timeout", "120"]);
     let tasks: Value = serde_json::from_str(&run(&["tasks", "memory", "-o", "json"]).well()).unwrap();
@@ -175,7 +198,7 @@ fn backups_are_taken_and_made_into_apps() {
     // Nobody runs its Pods, so it is never ready.
     let controllers = stage.controllers();
     stage.apply(&app("memory", "store", json!(null)));
-    let said = run(&["backup", "memory", "--name", "monday", "--wait", "--timeout", "5"]);
+    let said = run(&["backup", "memory", "--name", "monday", "--wait", "--timeout", "30"]);
     assert!(said.stderr.contains("monday: App memory is not ready\n"), "{}", said.stderr);
     assert!(
         said.fails(1)

@@ -57,7 +57,10 @@ pub struct ChangeTask {
     /// When the current attempt began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// When it ended.
+    /// When the latest attempt began to be undone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undone_since: Option<Time>,
+    /// When it ended: done, failed, skipped or cancelled tasks have it, and no others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
     /// When the next attempt begins.
@@ -71,6 +74,9 @@ pub struct ChangeTask {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub last_error: Option<String>,
+    /// Whether the latest attempt failed because it took too long.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub timed_out: bool,
     /// Whether somebody asked to cancel it while it was running.
     #[serde(default)]
     pub cancel_requested: bool,

@@ -121,16 +121,17 @@ impl Policies {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = cel::rules(&[
-    ("!has(self.maxSurge) || !has(self.maxUnavailable) || \
-      !(string(self.maxSurge) in ['0', '0%']) || !(string(self.maxUnavailable) in ['0', '0%'])",
-     "maxSurge and maxUnavailable must not both be zero: no Pod could change"),
+    ("!has(self.maxUnavailable) || !(string(self.maxUnavailable) in ['0', '0%'])",
+     "maxUnavailable must not be zero: Pods are made anew in their place, so one at least is missing meanwhile; set 1 or more"),
+    ("!has(self.maxSurge) || string(self.maxSurge) in ['0', '0%']",
+     "maxSurge is not supported: Pods are made anew in their place; leave it out, and set maxUnavailable"),
 ])))]
 pub struct RollingUpdate {
-    /// Pods above the wanted number, as a number or a percentage.
+    /// Pods above the wanted number, as a number or a percentage. Zero, or left out: Pods are made anew in their place.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxLength" = 16, "pattern" = r"^[0-9]+%?$", "minimum" = 0, "maximum" = 1000))]
     pub max_surge: Option<IntOrString>,
-    /// Pods that may be missing, as a number or a percentage.
+    /// Pods that may be missing, as a number or a percentage, which is rounded down, but never to none. Defaults to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxLength" = 16, "pattern" = r"^[0-9]+%?$", "minimum" = 0, "maximum" = 1000))]
     pub max_unavailable: Option<IntOrString>,
@@ -143,11 +144,15 @@ pub struct RollingUpdate {
     pub timeout: Option<GoDuration>,
 }
 
-/// What must hold before an upgrade begins.
+/// What must hold before an upgrade begins. If no Pod can be asked, it does not hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = cel::rules(&[
+    ("self.type in ['health', 'replication']", "preUpgradeCheck.type must be health or replication"),
+])))]
 pub struct PreUpgradeCheck {
-    /// Kind of check that the plugin knows, such as health or replication.
+    /// health: the plugin's health command succeeds in every Pod that is ready. replication: also, all Pods are ready, one
+    /// leads, and the others follow it.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 63))]
     pub type_: String,

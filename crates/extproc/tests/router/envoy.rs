@@ -244,8 +244,8 @@ fn cluster(name: &str, routers: &[SocketAddr], tls: Option<&Files>) -> Value {
         "load_assignment": { "cluster_name": name, "endpoints": [{ "lb_endpoints": endpoints }] },
         "typed_extension_protocol_options": { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2 },
     });
-    // A router that is gone, or about to go, is not asked any more.
-    cluster["health_checks"] = json!([{ "timeout": "1s", "interval": "0.2s", "no_traffic_interval": "0.2s",
+    // A router that is gone, or about to go, is not asked any more; one that is only slow is.
+    cluster["health_checks"] = json!([{ "timeout": "10s", "interval": "0.2s", "no_traffic_interval": "0.2s",
         "unhealthy_threshold": 1, "healthy_threshold": 1, "grpc_health_check": {} }]);
     if let Some(files) = tls {
         let file = |path: &Path| json!({ "filename": path });

@@ -84,3 +84,53 @@ fn environment(options: &Options, integration: &Integration, hash: &str, job: &s
     let plain = values.into_iter().map(|(name, value)| json!({ "name": name, "value": value }));
     plain.chain([token]).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kube::api::ObjectMeta;
+
+    use super::*;
+    use crate::options::Limits;
+    use crate::runner::Settings;
+    use crate::token::Key;
+
+    /// Else the Job is killed first, and nobody says what went wrong.
+    #[test]
+    fn the_runner_gives_up_before_its_job_does() {
+        let long = Limits {
+            build: Duration::from_secs(3600),
+            stale_grace: Duration::from_secs(600),
+            ..Limits::default()
+        };
+        for limits in [Limits::default(), long] {
+            let options = Options {
+                image: "agentcube".into(),
+                program: "agentcube".into(),
+                build_service: "http://build".into(),
+                key: Key::new("a key that nobody else knows").unwrap(),
+                access: Access::ServiceAccounts,
+                restricted: true,
+                watch_namespace: None,
+                limits,
+            };
+            let metadata = ObjectMeta {
+                name: Some("tasks".into()),
+                namespace: Some("team".into()),
+                ..ObjectMeta::default()
+            };
+            let integration = Integration::new(metadata, json!({}));
+            let job = job(&options, &integration, &integration.hash(), "fi-tasks-1").unwrap().spec.unwrap();
+            let variables = job.template.spec.unwrap().containers[0].env.clone().unwrap();
+            let told = |name: &str| {
+                let variable = variables.iter().find(|variable| variable.name == name)?;
+                Some(variable.value.clone().unwrap_or_else(|| "secret".into()))
+            };
+            let settings = Settings::read(told).ok().unwrap();
+            let runner = settings.build_limit + settings.stale_grace;
+            let deadline = u64::try_from(job.active_deadline_seconds.unwrap()).unwrap();
+            assert!(runner < Duration::from_secs(deadline), "{runner:?} and {deadline} s");
+        }
+    }
+}

@@ -1,5 +1,8 @@
 //! The client of the build service: keeps trying until its deadline, and believes nothing without its digest.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use agentcube_api::frontend::bundle::BundleFile;
@@ -31,6 +34,7 @@ pub(super) struct Builds<'a> {
 }
 
 /// What came of one request.
+#[derive(Debug)]
 enum Answer {
     Done(Value),
     /// Not now.
@@ -55,7 +59,11 @@ impl<'a> Builds<'a> {
         });
         let answer = self.ask(Method::POST, contract::BUILDS, Some(&order)).await?;
         let build: Build = read(answer.ok_or_else(|| Error::Service("it has no /v1/builds".into()))?)?;
-        Ok(build.build_id)
+        // One that cannot even begin is not remembered, so nobody could be asked for it later.
+        match build.status {
+            BuildStatus::Failed => Err(failed(build)),
+            _ => Ok(build.build_id),
+        }
     }
 
     /// Waits until a build has ended; `None` if the service does not know it any more.
@@ -67,10 +75,7 @@ impl<'a> Builds<'a> {
             let build: Build = read(answer)?;
             match build.status {
                 BuildStatus::Succeeded => return Ok(Some(())),
-                BuildStatus::Failed => {
-                    let message = build.message.unwrap_or_else(|| "it does not say why".into());
-                    return Err(Error::Failed { reason: build.reason, message, is_final: build.is_final });
-                }
+                BuildStatus::Failed => return Err(failed(build)),
                 BuildStatus::Pending | BuildStatus::Running => {
                     self.pause(&mut wait, "the build is not done").await?
                 }
@@ -150,6 +155,11 @@ fn answer(status: StatusCode, body: &Bytes) -> Answer {
         (status, _) if status.is_client_error() => Answer::Refused(told),
         _ => Answer::Later(told),
     }
+}
+
+fn failed(build: Build) -> Error {
+    let message = build.message.unwrap_or_else(|| "it does not say why".into());
+    Error::Failed { reason: build.reason, message, is_final: build.is_final }
 }
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Error> {

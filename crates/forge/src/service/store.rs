@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agentcube_api::frontend::bundle::BundleFile;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,8 @@ use crate::{files, hash};
 
 /// Says what a directory holds; written last.
 const LIST: &str = "build.json";
+/// How long a bundler that has been killed may take to die, on a machine with much else to do.
+const DYING: Duration = Duration::from_secs(30);
 
 #[derive(Serialize, Deserialize)]
 struct List {
@@ -129,13 +131,11 @@ impl Store {
 
 /// Removes a directory. A bundler of whoever died here may be about to die too, and write into it meanwhile.
 fn sweep(directory: &Path) -> io::Result<()> {
-    // A second: such a bundler has been killed already.
-    let mut patience = 100;
+    let deadline = Instant::now() + DYING;
     loop {
         match fs::remove_dir_all(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && patience > 0 => {
-                patience -= 1;
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(10));
             }
             ended => return ended,

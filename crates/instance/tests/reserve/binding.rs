@@ -119,7 +119,7 @@ async fn many_keys_through_three_routers_get_as_many_instances() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_maximum_is_kept_and_waiting_ends() {
     let world = World::new().await;
-    let spec = json!({ "scaling": { "maxInstances": 2 }, "routing": { "reserveTimeout": "1s" } });
+    let spec = json!({ "scaling": { "maxInstances": 2 }, "routing": { "reserveTimeout": "5s" } });
     let task = world.task("agent", spec).await;
     let routers = [world.router("a").await, world.router("b").await];
     let keys: Vec<String> = (0..6).map(|n| format!("user-{n}")).collect();

@@ -17,7 +17,7 @@ use crate::world::{NAMESPACE, World, annotation, until};
 
 fn oneshot(reuse: &str, more: Value) -> Value {
     let mut spec = json!({
-        "routing": { "routePolicy": "Oneshot", "sessionIdentifier": null, "reserveTimeout": "2s" },
+        "routing": { "routePolicy": "Oneshot", "sessionIdentifier": null, "reserveTimeout": "10s" },
         "scaling": { "instanceLifecycle": { "reusePolicy": reuse } },
     });
     for (key, value) in more.as_object().unwrap() {

@@ -36,12 +36,13 @@ impl Scanner {
         Ok(Self { janitor, events, metrics, _stop: stop.drop_guard() })
     }
 
-    /// Scans for several times the grace.
+    /// Scans for several times the grace, and once when it is over, however long the others took.
     async fn long(&mut self) -> Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < GRACE * 4 {
             self.janitor.scan(&self.events).await?;
         }
+        self.janitor.scan(&self.events).await?;
         Ok(())
     }
 }

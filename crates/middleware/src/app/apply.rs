@@ -8,7 +8,7 @@ use agentcube_api::labels::{
     MIDDLEWARE_PLUGIN, MIDDLEWARE_RETRY_CONTROL,
 };
 use agentcube_api::middleware::ComponentSpec;
-use agentcube_api::{App, Component};
+use agentcube_api::{App, Component, Plugin};
 use agentcube_operator::controller::Requeue;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -17,15 +17,23 @@ use serde_json::json;
 
 use super::plan::{Observed, Operation, component_name, plan, plugin_name};
 use crate::core::{Core, Error, Name, REFUSED_LOOK, owner};
+use crate::group::observe::Fault;
 use crate::outputs;
-use crate::refusals::{Key, Refused, form};
+use crate::refusals::{self, Key, Refused, form};
+
+/// As what Secrets, policy and ConfigMap of an App are refused.
+const OUTPUTS: &str = "outputs";
 
 /// One pass over an App.
 pub(crate) async fn reconcile(core: Arc<Core>, key: Name) -> Result<Requeue, Error> {
-    let Some(app) = core.caches.apps.get(&key.namespace, &key.name) else { return Ok(Requeue::No) };
+    let Some(app) = core.caches.apps.get(&key.namespace, &key.name) else {
+        core.refused.forget(&(OUTPUTS, key));
+        return Ok(Requeue::No);
+    };
     let plugin = core.plugin(&key.namespace, &plugin_name(&app.spec.plugin.name, &app.spec.plugin.version));
     let components = components(&core, &app);
     let refused = refused(&core, &app);
+    let outputs = leave(&core, &app, plugin.as_deref()).await?;
     let limits = core.options.settings.limits();
     let now = Timestamp::now();
     let plan = plan(&Observed {
@@ -33,29 +41,45 @@ pub(crate) async fn reconcile(core: Arc<Core>, key: Name) -> Result<Requeue, Err
         plugin: plugin.as_deref(),
         components: &components,
         refused: &refused,
+        outputs: outputs.as_ref(),
         now,
         since: core.begun,
         limits: &limits,
     });
-    if let (Some(plugin), None) = (&plugin, &app.metadata.deletion_timestamp) {
-        // Pods may need these to begin.
-        outputs::ensure_agent_secret(&core, &app).await?;
-        outputs::ensure_connection(&core, &app, &plugin.spec).await?;
-        outputs::ensure_policy(&core, &app).await?;
-    }
     core.tell(&*app, &plan.notes);
     for operation in &plan.operations {
         if !apply(&core, &app, &components, operation).await? {
             return Ok(Requeue::After(REFUSED_LOOK));
         }
     }
-    if app.metadata.deletion_timestamp.is_none() {
-        outputs::ensure_metadata(&core, &app).await?;
+    if app.metadata.deletion_timestamp.is_none() && outputs.is_none() {
+        let ensured = outputs::ensure_metadata(&core, &app).await;
+        if keep(&core, &app, ensured)?.is_some() {
+            return Ok(Requeue::After(REFUSED_LOOK));
+        }
     }
     let resync = core.options.settings.app.resync_period.to_std();
     let wait =
         plan.again.map(|again| std::time::Duration::try_from(again.duration_since(now)).unwrap_or_default());
     Ok(Requeue::After(wait.map_or(resync, |wait| wait.min(resync))))
+}
+
+/// Leaves what Pods may need to begin. What the server refuses of that is said, and asked of it again after a while.
+async fn leave(core: &Core, app: &App, plugin: Option<&Plugin>) -> Result<Option<Fault>, Error> {
+    let Some(plugin) = plugin.filter(|_| app.metadata.deletion_timestamp.is_none()) else { return Ok(None) };
+    if let Some(refused) = core.refused.get(&(OUTPUTS, Name::of(app))) {
+        return Ok(Some(refused.fault));
+    }
+    keep(core, app, outputs::ensure(core, app, &plugin.spec).await)
+}
+
+/// Keeps and tells what was refused.
+fn keep(core: &Core, app: &App, ensured: Result<(), Error>) -> Result<Option<Fault>, Error> {
+    let Err(error) = ensured else { return Ok(None) };
+    let fault = refusals::of(error)?;
+    core.events.warning(app, fault.reason, &fault.message);
+    core.refused.keep((OUTPUTS, Name::of(app)), Refused { what: String::new(), fault: fault.clone() });
+    Ok(Some(fault))
 }
 
 /// The Components of an App, by their names in it.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use agentcube_api::labels::{MIDDLEWARE_CANCEL_CONTROL, MIDDLEWARE_CONTROL_TAKEN, MIDDLEWARE_RETRY_CONTROL};
 use agentcube_api::middleware::change::{CancelControl, ChangeStatus, ChangeTask, RetryControl};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
 use super::machine::dependencies;
@@ -52,11 +54,11 @@ pub fn read(annotations: &BTreeMap<String, String>, version: &str, obeyed: Optio
 }
 
 /// Does what was asked for. What cannot be done is said, and changes nothing.
-pub fn obey(taken: &Taken, tasks: &mut [ChangeTask], limits: &Limits) -> Vec<Note> {
+pub fn obey(taken: &Taken, tasks: &mut [ChangeTask], limits: &Limits, now: Timestamp) -> Vec<Note> {
     let mut notes = Vec::new();
     match taken.cancel.as_deref().map(serde_json::from_str::<CancelControl>) {
         Some(Ok(_)) if !limits.manual_cancel => notes.push(off("cancel")),
-        Some(Ok(control)) => cancel(&control, tasks, &mut notes),
+        Some(Ok(control)) => cancel(&control, tasks, now, &mut notes),
         Some(Err(error)) => notes.push(unread(MIDDLEWARE_CANCEL_CONTROL, &error)),
         None => {}
     }
@@ -81,7 +83,7 @@ fn refused(id: &str, why: &str) -> Note {
     Note::warning("ControlRefused", format!("task {id} {why}"))
 }
 
-fn cancel(control: &CancelControl, tasks: &mut [ChangeTask], notes: &mut Vec<Note>) {
+fn cancel(control: &CancelControl, tasks: &mut [ChangeTask], now: Timestamp, notes: &mut Vec<Note>) {
     for id in &control.cancel_task_ids {
         let Some(task) = tasks.iter_mut().find(|task| task.task_id == *id) else {
             notes.push(refused(id, "does not exist"));
@@ -93,7 +95,7 @@ fn cancel(control: &CancelControl, tasks: &mut [ChangeTask], notes: &mut Vec<Not
                 task.status = ChangeStatus::Cancelled;
                 task.error = Some("cancelled".into());
                 task.cancel_requested = true;
-                task.retry_at = None;
+                (task.completed_at, task.retry_at) = (Some(Time(now)), None);
                 notes.push(Note::normal("TaskCancelled", format!("{id}: cancelled before it began")));
             }
             _ => notes.push(refused(id, "is over, and cannot be cancelled")),
@@ -142,7 +144,7 @@ fn retry(control: &RetryControl, tasks: &mut [ChangeTask], notes: &mut Vec<Note>
     for task in tasks.iter_mut().filter(|task| again.contains(&task.task_id)) {
         task.status = ChangeStatus::Pending;
         task.retry_count = 0;
-        task.cancel_requested = false;
+        (task.cancel_requested, task.timed_out) = (false, false);
         (task.started_at, task.completed_at, task.retry_at, task.error) = (None, None, None, None);
         // Left as it stood, it is known to have failed: only that it mends itself, or the time, ends the next attempt.
         if !task.in_force {

@@ -98,7 +98,8 @@ impl Machine<'_> {
         task.status = ChangeStatus::InProgress;
         task.in_force = true;
         task.started_at = Some(Time(self.now));
-        (task.completed_at, task.retry_at, task.error) = (None, None, None);
+        (task.undone_since, task.completed_at, task.retry_at, task.error) = (None, None, None, None);
+        task.timed_out = false;
         let attempt =
             if task.retry_count > 0 { format!(" (attempt {})", task.retry_count + 1) } else { String::new() };
         self.notes
@@ -134,6 +135,7 @@ impl Machine<'_> {
                 let timeout = self.timeout(task);
                 if self.is_past(task.started_at.as_ref(), timeout) {
                     let message = format!("not done within {}", agentcube_api::GoDuration::from(timeout));
+                    task.timed_out = true;
                     self.failed(task, message, true, undo);
                 }
             }
@@ -150,8 +152,7 @@ impl Machine<'_> {
 
     fn begin_undo(&mut self, task: &mut ChangeTask) {
         task.in_force = false;
-        // From here the time for undoing counts.
-        task.completed_at = Some(Time(self.now));
+        task.undone_since = Some(Time(self.now));
         self.notes
             .push(Note::normal("TaskUndone", format!("{}: going back to what was before", task.task_id)));
     }
@@ -162,7 +163,7 @@ impl Machine<'_> {
             Standing::Failed { message, .. } => self.conclude(task, Some(message)),
             Standing::Working => {
                 let timeout = self.timeout(task);
-                if self.is_past(task.completed_at.as_ref(), timeout) {
+                if self.is_past(undone_since(task), timeout) {
                     self.conclude(task, Some("it takes too long".into()));
                 }
             }
@@ -184,14 +185,14 @@ impl Machine<'_> {
         let exponent = u32::try_from(task.retry_count - 1).unwrap_or(0).min(16);
         let wait = self.limits.retry_backoff.saturating_mul(1 << exponent).min(self.limits.longest_backoff);
         task.status = ChangeStatus::RetryPending;
-        task.completed_at = Some(Time(self.now));
+        task.undone_since = None;
         task.retry_at = Some(Time(later(self.now, wait)));
     }
 
     fn end(&mut self, task: &mut ChangeTask, status: ChangeStatus, error: Option<String>) {
         task.status = status;
         task.completed_at = Some(Time(self.now));
-        task.retry_at = None;
+        (task.undone_since, task.retry_at) = (None, None);
         task.error = error.map(|error| cut(&error, 4000));
         let said = task.error.clone().unwrap_or_else(|| task.description.clone());
         let said = format!("{}: {said}", task.task_id);
@@ -219,12 +220,17 @@ impl Machine<'_> {
                 Some(later(task.started_at.as_ref()?.0.max(self.since), self.timeout(task)))
             }
             (ChangeStatus::InProgress, false) => {
-                Some(later(task.completed_at.as_ref()?.0.max(self.since), self.timeout(task)))
+                Some(later(undone_since(task)?.0.max(self.since), self.timeout(task)))
             }
             _ => None,
         };
         tasks.iter().filter_map(of).min()
     }
+}
+
+/// From when the time for undoing counts; statuses of older controllers know the attempt only.
+fn undone_since(task: &ChangeTask) -> Option<&Time> {
+    task.undone_since.as_ref().or(task.started_at.as_ref())
 }
 
 fn undo_here(task: &ChangeTask, undo: Undo) -> bool {

@@ -31,6 +31,8 @@ pub struct Observed<'a> {
     pub components: &'a BTreeMap<String, Component>,
     /// What the server does not let Components be, by the same names.
     pub refused: &'a BTreeMap<String, Refused>,
+    /// What the server has against the Secrets and other objects that an App leaves for its Pods and clients.
+    pub outputs: Option<&'a Fault>,
     pub now: Timestamp,
     /// Since when somebody looks.
     pub since: Timestamp,
@@ -115,7 +117,7 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     }
     let mut course = Course::new(observed, before);
     if let Control::Obey(taken) = control {
-        let notes = control::obey(&taken, &mut course.status.tasks, observed.limits);
+        let notes = control::obey(&taken, &mut course.status.tasks, observed.limits, observed.now);
         course.notes.extend(notes);
         course.status.last_control = Some(taken.id);
     }
@@ -142,7 +144,8 @@ impl<'a> Course<'a> {
             generation: observed.app.metadata.generation.unwrap_or(1),
             completed: parts::completed(status.last_completed_spec.as_ref()),
             status,
-            refusal: None,
+            // Without them no Pod could begin: nothing new is taken up.
+            refusal: observed.outputs.map(Refusal::from),
             pending: false,
             notes: Vec::new(),
             again: None,
@@ -202,7 +205,8 @@ impl<'a> Course<'a> {
             self.refusal = Some(missing(app));
             return;
         };
-        self.refusal = validate(&app.name_any(), &app.spec, &plugin.spec, &told, &self.completed).err();
+        let refusal = validate(&app.name_any(), &app.spec, &plugin.spec, &told, &self.completed).err();
+        self.refusal = refusal.or(self.refusal.take());
         if self.active() {
             self.pending = wanted != goal(&self.completed, &self.status.tasks);
             return;

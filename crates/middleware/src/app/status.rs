@@ -99,12 +99,16 @@ pub(super) fn report(app: &App, status: &mut AppStatus, told: &Told<'_>) -> Stri
     let serves = all_ready && !status.components.is_empty();
     let ready = match (serves, holds) {
         (true, true) => (true, reasons::REASON_AS_WANTED, String::new()),
-        (true, false) => (reason != reasons::REASON_TASK_FAILED, reason, message),
+        (true, false) => (!is_failure(reason), reason, message),
         (false, false) => (false, reason, message),
         (false, true) => (false, reasons::REASON_PROGRESSING, unready(status)),
     };
     set(&mut status.conditions, READY, ready.0, ready.1, ready.2);
     notice
+}
+
+fn is_failure(reason: &str) -> bool {
+    [reasons::REASON_TASK_FAILED, reasons::REASON_TASK_TIMED_OUT].contains(&reason)
 }
 
 fn unready(status: &AppStatus) -> String {
@@ -148,7 +152,9 @@ fn tasks(status: &AppStatus, told: &Told<'_>) -> (bool, &'static str, String) {
         format!("{}: {}", task.task_id, task.error.as_deref().unwrap_or("no reason given"))
     };
     if let Some(task) = find(ChangeStatus::Failed) {
-        return (false, reasons::REASON_TASK_FAILED, words(task));
+        let reason =
+            if task.timed_out { reasons::REASON_TASK_TIMED_OUT } else { reasons::REASON_TASK_FAILED };
+        return (false, reason, words(task));
     }
     if let Some(task) = find(ChangeStatus::Cancelled).or_else(|| find(ChangeStatus::Skipped)) {
         return (false, reasons::REASON_CANCELLED, words(task));

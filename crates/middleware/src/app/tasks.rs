@@ -160,10 +160,12 @@ pub fn tasks(
             max_retries: limits.max_retries,
             timeout: Some(limits.task_timeout.into()),
             started_at: None,
+            undone_since: None,
             completed_at: None,
             retry_at: None,
             error: None,
             last_error: None,
+            timed_out: false,
             cancel_requested: false,
             in_force: false,
         });

@@ -4,7 +4,9 @@ use agentcube_api::conditions::middleware as reasons;
 use agentcube_api::middleware::parts::GroupTemplate;
 use agentcube_api::middleware::{AppSpec, PluginSpec};
 
+use crate::group::observe::Fault;
 use crate::parts::Components;
+use crate::render::{self, BACKUP};
 
 /// StatefulSets put their name and a hash into a label.
 const LONGEST_NAME: usize = 52;
@@ -15,6 +17,12 @@ const LONGEST_NAME: usize = 52;
 pub struct Refusal {
     pub reason: &'static str,
     pub message: String,
+}
+
+impl From<&Fault> for Refusal {
+    fn from(fault: &Fault) -> Refusal {
+        Refusal { reason: fault.reason, message: fault.message.clone() }
+    }
 }
 
 fn refuse<T>(reason: &'static str, message: String) -> Result<T, Refusal> {
@@ -46,7 +54,7 @@ pub fn validate(
         }
     }
     monitoring(spec, plugin)?;
-    backup(spec)
+    backup(spec, plugin)
 }
 
 fn runtime(spec: &AppSpec, plugin: &PluginSpec) -> Result<(), Refusal> {
@@ -146,9 +154,23 @@ fn monitoring(spec: &AppSpec, plugin: &PluginSpec) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Backups are taken on demand to a volume; the rest of the schema is kept for later.
-fn backup(spec: &AppSpec) -> Result<(), Refusal> {
+fn takes_backups(plugin: &PluginSpec) -> Result<(), Refusal> {
+    let lacks = if plugin.capabilities.is_some_and(|capabilities| !capabilities.backup) {
+        "it does not have the capability backup".to_owned()
+    } else if !plugin.templates.iter().any(|template| render::makes_job(template, BACKUP)) {
+        format!("it has no template {BACKUP} of type job")
+    } else {
+        return Ok(());
+    };
+    let message =
+        format!("backup.enabled: plugin {} takes no backups, since {lacks}: disable it", plugin.name);
+    refuse(reasons::REASON_CONFIGURATION, message)
+}
+
+/// Backups are taken on demand to a volume, if the plugin can; the rest of the schema is kept for later.
+fn backup(spec: &AppSpec, plugin: &PluginSpec) -> Result<(), Refusal> {
     let Some(backup) = spec.backup.as_ref().filter(|backup| backup.enabled) else { return Ok(()) };
+    takes_backups(plugin)?;
     if backup.schedule.as_ref().is_some_and(|schedule| schedule.enabled) {
         let message = "backup.schedule is not carried out yet: take backups on demand, and leave it disabled";
         return refuse(reasons::REASON_CONFIGURATION, message.into());

@@ -14,8 +14,8 @@ use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod, VolumeResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as KubeQuantity;
-use kube::ResourceExt;
 use kube::api::{Api, ObjectMeta, PostParams};
+use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::plan::{CLAIM, ORIGIN, Observed, Step, claim_of, failed, plan, taken_as};
@@ -24,7 +24,7 @@ use crate::core::{Core, Error, Name, is_code, owner};
 use crate::group::look;
 use crate::group::observe::Fault;
 use crate::outputs::serving_group;
-use crate::render;
+use crate::{refusals, render};
 
 /// Consistency commands that do not say take this long at most.
 const CONSISTENCY: Duration = Duration::from_secs(60);
@@ -54,10 +54,10 @@ pub(crate) async fn reconcile(core: Arc<Core>, key: Name) -> Result<Requeue, Err
     };
     let step = match (plan(&observed), &app) {
         (Step::Begin, Some(app)) => match wanted(&core, &backup, app).await? {
-            Ok(job) => {
-                begin(&core, app, job).await?;
-                return Ok(Requeue::After(core.options.settings.app.resync_period.to_std()));
-            }
+            Ok(job) => match begin(&core, app, job).await {
+                Ok(()) => return Ok(Requeue::After(core.options.settings.app.resync_period.to_std())),
+                Err(error) => failed(&observed, &refusals::of(error)?),
+            },
             Err(fault) => failed(&observed, &fault),
         },
         (step, _) => step,
@@ -111,7 +111,8 @@ async fn wanted(core: &Core, backup: &Backup, app: &App) -> Result<Result<Job, F
         (MIDDLEWARE_PLUGIN.to_owned(), spec.plugin.name.clone()),
         (MANAGED_BY.to_owned(), "agentcube".to_owned()),
     ]);
-    let rendered = render::job(&group, &plugin, &texts, "backup", &values(backup, app, &plugin), &labels);
+    let rendered =
+        render::job(&group, &plugin, &texts, render::BACKUP, &values(backup, app, &plugin), &labels);
     Ok(rendered.and_then(|object| complete(object, backup, app, &group)))
 }
 
@@ -159,21 +160,27 @@ fn complete(object: Value, backup: &Backup, app: &App, group: &Group) -> Result<
 async fn begin(core: &Core, app: &App, job: Job) -> Result<(), Error> {
     let namespace = app.namespace().unwrap_or_default();
     let claims: Api<PersistentVolumeClaim> = core.api(&namespace);
-    if claims.get_opt(&claim_of(app)).await?.is_none() {
-        created(claims.create(&PostParams::default(), &claim(app)).await)?;
+    let there = claims.get_opt(&claim_of(app)).await;
+    let there = there.map_err(|error| Error::from(error).about::<PersistentVolumeClaim>(&claim_of(app)))?;
+    if there.is_none() {
+        created(&claim_of(app), claims.create(&PostParams::default(), &claim(app)).await)?;
     }
-    if let Some(job) = created(core.api::<Job>(&namespace).create(&PostParams::default(), &job).await)? {
+    let made = core.api::<Job>(&namespace).create(&PostParams::default(), &job).await;
+    if let Some(job) = created(&job.name_any(), made)? {
         core.caches.backup_jobs.put(job);
     }
     Ok(())
 }
 
 /// Somebody else may have made it meanwhile.
-fn created<K>(made: Result<K, kube::Error>) -> Result<Option<K>, Error> {
+fn created<K: Resource<DynamicType = ()>>(
+    name: &str,
+    made: Result<K, kube::Error>,
+) -> Result<Option<K>, Error> {
     match made {
         Ok(made) => Ok(Some(made)),
         Err(error) if is_code(&error, 409) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(Error::from(error).about::<K>(name)),
     }
 }
 

@@ -12,14 +12,15 @@ use agentcube_operator::children;
 use agentcube_operator::controller::Requeue;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::Pod as KubePod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as KubePod};
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, ListParams, ObjectMeta, PostParams};
 use serde_json::{Value, json};
 
+use super::check::{before_asking, is_idle};
 use super::look;
-use super::observe::{Answers, Fault, Observed, Pod};
+use super::observe::{Answers, Fault, Observed, Pod, Role};
 use super::plan::{Operation, Plan, Question, plan};
 use super::revision::Revision;
 use super::roll::may_still_go;
@@ -165,7 +166,7 @@ impl Pass {
 
     /// What Pods say of their roles; who does not answer is left out. They do not answer at one moment: if two say that they lead,
     /// the role may just have moved, so all are asked once more.
-    async fn roles(&self) -> BTreeMap<String, super::observe::Role> {
+    async fn roles(&self) -> BTreeMap<String, Role> {
         let Some(detection) = self.detection() else { return BTreeMap::new() };
         let said = self.ask_for_roles(detection).await;
         match said.values().filter(|role| role.leader).count() {
@@ -174,7 +175,7 @@ impl Pass {
         }
     }
 
-    async fn ask_for_roles(&self, detection: &RoleDetection) -> BTreeMap<String, super::observe::Role> {
+    async fn ask_for_roles(&self, detection: &RoleDetection) -> BTreeMap<String, Role> {
         // Also of those that are not ready: somebody has to be chosen before anybody is.
         let there = self.pods.iter().filter(|(_, pod)| !pod.terminating);
         let asked = there.map(|(kube, pod)| async move {
@@ -204,16 +205,7 @@ impl Pass {
                 }
                 answers.order = Some(answer);
             }
-            Question::Check => {
-                let check = self.policies.pre_upgrade_check.clone().unwrap_or_default();
-                let limit = check.timeout.map_or(self.limit, |timeout| timeout.to_std());
-                let mut result = Ok(());
-                for place in self.ready() {
-                    let said = within(limit, agents.check(&place, &check)).await;
-                    result = result.and(said.map_err(|error| format!("{}: {error}", place.pod)));
-                }
-                answers.checked = Some(result);
-            }
+            Question::Check => answers.checked = Some(self.check(&answers.roles).await),
             Question::Verify => {
                 let verify = self.policies.post_upgrade_verify.clone().unwrap_or_default();
                 let mut result = Ok(());
@@ -234,6 +226,22 @@ impl Pass {
                 answers.reloaded.insert(uid, answer);
             }
         }
+    }
+
+    /// The check before an upgrade: every Pod that is ready agrees, and there is one.
+    async fn check(&self, roles: &BTreeMap<String, Role>) -> Result<(), String> {
+        let check = self.policies.pre_upgrade_check.clone().unwrap_or_default();
+        let limit = check.timeout.map_or(self.limit, |timeout| timeout.to_std());
+        let pods: Vec<Pod> = self.pods.iter().map(|(_, pod)| pod.as_said(roles.get(&pod.name))).collect();
+        if is_idle(look::set(&self.core, &self.group).as_ref(), &pods) {
+            return Ok(());
+        }
+        before_asking(&check, &pods, self.detection(), roles)?;
+        for place in self.ready() {
+            let said = within(limit, self.core.agents.check(&place, &check)).await;
+            said.map_err(|error| format!("{}: {error}", place.pod))?;
+        }
+        Ok(())
     }
 
     /// Carries out an operation, after those by which Pods were `taken` down.
@@ -259,7 +267,8 @@ impl Pass {
             Operation::Expand { claim, size } => {
                 let Some(claim) = core.caches.claims.get(&self.namespace(), claim) else { return Ok(()) };
                 let patch = json!({ "spec": { "resources": { "requests": { "storage": size } } } });
-                core.patch(&core.caches.claims, &*claim, &patch).await.map(drop)
+                let patched = core.patch(&core.caches.claims, &*claim, &patch).await.map(drop);
+                patched.map_err(|error| error.about::<PersistentVolumeClaim>(&claim.name_any()))
             }
             Operation::Failover { from, to } => self.fail_over(from, to).await,
             Operation::Fence { pod } => self.tell(pod, "Fence", |how| how.fence_command.as_ref(), "").await,
@@ -313,7 +322,9 @@ impl Pass {
                     core.caches.revisions.put(found);
                 }
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                return Err(Error::from(error).about::<ControllerRevision>(&object.name_any()));
+            }
         }
         Ok(())
     }

@@ -1,10 +1,13 @@
 //! One thing at a time.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use agentcube_api::conditions;
+use agentcube_api::middleware::Backup;
 use agentcube_api::middleware::app::AppPhase;
 use agentcube_api::middleware::change::ChangeStatus;
+use agentcube_api::middleware::taken::BackupPhase;
 use agentcube_api::{App, Component, Group, Plugin};
 use agentcube_middleware::Options;
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -46,8 +49,14 @@ cases! {
     what_does_not_come_up_goes_back_and_what_comes_after_it_works,
     a_cancelled_upgrade_goes_back,
     a_broken_template_is_said_with_its_place_and_mended,
+    templates_without_end_are_said_with_their_place_and_apply_nothing,
     what_the_server_refuses_is_said,
     what_belongs_to_another_fails_the_task_at_once,
+    what_an_app_cannot_leave_is_said,
+    a_full_quota_for_secrets_is_said,
+    volumes_that_may_not_grow_are_said,
+    revisions_that_may_not_be_kept_are_said,
+    a_backup_that_the_server_refuses_fails_with_its_reason,
     what_others_change_is_put_right,
     an_app_goes_with_everything,
     only_the_watched_namespace_is_looked_after,
@@ -154,9 +163,12 @@ pub(crate) async fn configuration_volumes_and_replicas_change_in_place() {
 
 pub(crate) async fn what_does_not_come_up_goes_back_and_what_comes_after_it_works() {
     let stage = Stage::with_app().await;
-    let running = stage.start();
+    let mut options = stage::options();
+    // It waits for its next attempt until somebody has looked.
+    options.settings.app.retry_backoff = Duration::from_secs(60).into();
+    let running = stage.start_as(options);
     stage.until_done().await;
-    stage.edit(json!({ "rollingUpdate": { "timeout": "2s" } }), json!({})).await;
+    stage.edit(json!({ "rollingUpdate": { "timeout": "5s" } }), json!({})).await;
     stage.until_done().await;
     // One attempt is enough.
     stage.edit(json!({}), version("bad")).await;
@@ -170,12 +182,12 @@ pub(crate) async fn what_does_not_come_up_goes_back_and_what_comes_after_it_work
         )
         .await;
     let task = stage.until_task("3-nodes-upgrade", ChangeStatus::Cancelled).await;
-    assert!(task.last_error.unwrap().contains("no progress within 2s"));
+    assert!(task.last_error.unwrap().contains("no progress within 5s"));
     let app = stage
         .until("cache", |app: &App| !app.annotations().contains_key("middleware.io/control-taken"))
         .await;
     assert!(!app.annotations().contains_key("middleware.io/cancel-control"));
-    stage.edit(json!({}), version("7.2")).await;
+    stage.edit(json!({ "rollingUpdate": { "timeout": "60s" } }), version("7.2")).await;
     stage.until_done().await;
     assert_eq!(images(&stage).await, vec!["redis:7.2"; 3]);
     stage.world.check();
@@ -249,6 +261,53 @@ pub(crate) async fn a_broken_template_is_said_with_its_place_and_mended() {
     running.stop().await;
 }
 
+pub(crate) async fn templates_without_end_are_said_with_their_place_and_apply_nothing() {
+    let stage = Stage::with_app().await;
+    let running = stage.start();
+    stage.until_done().await;
+    let set: StatefulSet = stage.api().get("cache-nodes-main").await.unwrap();
+    let map: ConfigMap = stage.api().get("cache-nodes-main").await.unwrap();
+    let cases = [
+        ("endless", "{{ range 9223372036854775807 }}{{ end }}", "steps; is there a loop"),
+        ("recursion", "{{ define \"x\" }}{{ include \"x\" . }}{{ end }}{{ include \"x\" . }}", ""),
+        ("10 MB", "{{ range until 10000 }}{{ repeat 1000 \"x\" }}{{ end }}", "1048576 bytes"),
+    ];
+    for (name, text, wanted) in cases {
+        let mut endless = stage::plugin();
+        endless["spec"]["templates"][0]["template"] =
+            format!("apiVersion: v1\nkind: ConfigMap # {name}\ndata: {text}\n").into();
+        let templates = &endless["spec"]["templates"];
+        stage.patch::<Plugin>("redis-v1", json!({ "spec": { "templates": templates } })).await;
+        let said = |group: &Group| {
+            let status = group.status.clone().unwrap_or_default();
+            let found = conditions::find(&status.conditions, "TemplatesRendered").cloned();
+            // With line and column.
+            found.is_some_and(|one| {
+                let place = one.message.split("config:3:").nth(1).unwrap_or_default();
+                let column = place.split(':').next().unwrap_or_default();
+                one.status == "False"
+                    && one.reason == "TemplateError"
+                    && column.parse::<u32>().is_ok()
+                    && one.message.contains(wanted)
+            })
+        };
+        stage.until("cache-nodes-main", said).await;
+        stage
+            .patch::<Plugin>(
+                "redis-v1",
+                json!({ "spec": { "templates": stage::plugin()["spec"]["templates"] } }),
+            )
+            .await;
+        let phase = |app: &App| app.status.as_ref().unwrap().phase == Some(AppPhase::Running);
+        stage.until("cache", phase).await;
+    }
+    let now: StatefulSet = stage.api().get("cache-nodes-main").await.unwrap();
+    assert_eq!(now.metadata.generation, set.metadata.generation);
+    let now: ConfigMap = stage.api().get("cache-nodes-main").await.unwrap();
+    assert_eq!((&now.data, now.resource_version()), (&map.data, map.resource_version()));
+    running.stop().await;
+}
+
 pub(crate) async fn what_the_server_refuses_is_said() {
     let stage = Stage::open().await;
     let mut plugin = stage::plugin();
@@ -281,6 +340,118 @@ pub(crate) async fn what_belongs_to_another_fails_the_task_at_once() {
     let task = stage.until_task("1-nodes-provision", ChangeStatus::Failed).await;
     assert!(task.error.as_ref().unwrap().contains("cache-nodes exists and belongs to App"), "{task:?}");
     assert_eq!(task.retry_count, task.max_retries, "{task:?}");
+    running.stop().await;
+}
+
+/// Until a condition of the App is false for a reason; what it says.
+async fn until_false(stage: &Stage, type_: &str, reason: &str) -> String {
+    let find = |app: &App| {
+        let found = conditions::find(&app.status.as_ref()?.conditions, type_)?.clone();
+        (found.status == "False" && found.reason == reason).then_some(found.message)
+    };
+    let app = stage.until("cache", |app: &App| find(app).is_some()).await;
+    find(&app).unwrap()
+}
+
+pub(crate) async fn what_an_app_cannot_leave_is_said() {
+    let stage = Stage::open().await;
+    let theirs = stage.create::<App>(stage::app("theirs")).await;
+    let owner = json!({ "apiVersion": "middleware.io/v1alpha1", "kind": "App", "name": "theirs", "uid": theirs.uid(),
+        "controller": true });
+    let metadata = json!({ "name": "cache-connection", "ownerReferences": [owner] });
+    stage.create::<Secret>(json!({ "metadata": metadata })).await;
+    stage.create::<Plugin>(stage::plugin()).await;
+    stage.create::<App>(stage::app("cache")).await;
+    let running = stage.start();
+    for type_ in ["TasksReady", "Ready"] {
+        let message = until_false(&stage, type_, "ConfigurationInvalid").await;
+        assert!(message.contains("cache-connection exists and belongs to App"), "{message}");
+    }
+    stage.until_event("ConfigurationInvalid").await;
+    assert!(stage.api::<Component>().get_opt("cache-nodes").await.unwrap().is_none());
+    let secret: Secret = stage.api().get("cache-connection").await.unwrap();
+    assert_eq!(secret.data, None, "it is left alone");
+    running.stop().await;
+}
+
+pub(crate) async fn a_full_quota_for_secrets_is_said() {
+    let stage = Stage::with_app().await;
+    stage.denial.set("secrets", "secrets \"cache-agent\" is forbidden: exceeded quota: few");
+    let running = stage.start();
+    let message = until_false(&stage, "Ready", "ResourcesInsufficient").await;
+    assert!(message.contains("Secret cache-agent could not be written"), "{message}");
+    stage.until_event("ResourcesInsufficient").await;
+    running.stop().await;
+}
+
+pub(crate) async fn volumes_that_may_not_grow_are_said() {
+    let stage = Stage::with_app().await;
+    let running = stage.start();
+    stage.until_done().await;
+    stage.denial.set("persistentvolumeclaims", "only dynamically provisioned pvc can be resized");
+    stage.edit(json!({ "storage": { "size": "2Gi" } }), json!({})).await;
+    let task = stage.until_task("2-nodes-storage", ChangeStatus::Failed).await;
+    let error = task.error.unwrap();
+    assert!(error.contains("PersistentVolumeClaim data-cache-nodes-main-"), "{error}");
+    assert!(error.contains("can be resized"), "{error}");
+    let group = stage.group().await.status.unwrap();
+    assert_eq!(conditions::find(&group.conditions, "Ready").unwrap().reason, "Forbidden");
+    stage.until_event("Forbidden").await;
+    running.stop().await;
+}
+
+pub(crate) async fn revisions_that_may_not_be_kept_are_said() {
+    let stage = Stage::with_app().await;
+    stage.denial.set("controllerrevisions", "cannot create controllerrevisions");
+    let running = stage.start();
+    let task = stage.until_task("1-nodes-provision", ChangeStatus::Failed).await;
+    let error = task.error.unwrap();
+    assert!(error.contains("ControllerRevision cache-nodes-main-"), "{error}");
+    running.stop().await;
+}
+
+/// A Backup is ordered, and fails: with which reason and message.
+async fn failed_backup(stage: &Stage, name: &str) -> (String, String) {
+    stage
+        .create::<Backup>(json!({ "metadata": { "name": name }, "spec": { "appRef": { "name": "cache" } } }))
+        .await;
+    let backup = stage
+        .until(name, |backup: &Backup| {
+            backup.status.as_ref().is_some_and(|status| status.phase == Some(BackupPhase::Failed))
+        })
+        .await;
+    let status = backup.status.unwrap();
+    let ready = conditions::find(&status.conditions, conditions::READY).unwrap();
+    assert_eq!(ready.status, "False");
+    (ready.reason.clone(), status.message.unwrap())
+}
+
+pub(crate) async fn a_backup_that_the_server_refuses_fails_with_its_reason() {
+    let stage = Stage::open().await;
+    let mut plugin = stage::plugin();
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      \
+               containers: [{name: main, image: x}]\n";
+    let template = json!({ "name": "backup", "type": "job", "template": job });
+    plugin["spec"]["templates"].as_array_mut().unwrap().push(template);
+    stage.create::<Plugin>(plugin).await;
+    stage.create::<App>(stage::app("cache")).await;
+    let running = stage.start();
+    stage.until_done().await;
+    stage.denial.set("jobs", "user cannot create jobs");
+    let (reason, message) = failed_backup(&stage, "one").await;
+    assert!(reason == "Forbidden" && message.contains("user cannot create jobs"), "{reason}: {message}");
+    stage.until_event("BackupFailed").await;
+    let storage = |bucket: &str| json!({ "backup": { "storage": { "provider": "pvc", "bucket": bucket } } });
+    stage.edit(json!({}), storage("elsewhere")).await;
+    stage.until_done().await;
+    stage.denial.set("persistentvolumeclaims", "exceeded quota: few");
+    let (reason, message) = failed_backup(&stage, "two").await;
+    assert!(reason == "ResourcesInsufficient" && message.contains("elsewhere"), "{reason}: {message}");
+    stage.edit(json!({}), storage("Not_A_Name")).await;
+    stage.until_done().await;
+    stage.denial.set("nothing", "");
+    let (reason, message) = failed_backup(&stage, "three").await;
+    assert!(reason == "ConfigurationInvalid" && message.contains("Not_A_Name"), "{reason}: {message}");
     running.stop().await;
 }
 

@@ -1,6 +1,7 @@
 //! A stage for the controllers: an API server, something that runs Pods, agents, and controllers that can die.
 
 pub(crate) mod agents;
+pub(crate) mod denial;
 pub(crate) mod fuse;
 pub(crate) mod server;
 pub(crate) mod workloads;
@@ -25,6 +26,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use agents::Fakes;
+use denial::Denial;
 use fuse::Fuse;
 use workloads::World;
 
@@ -129,6 +131,8 @@ pub(crate) struct Stage {
     _server: Option<Server>,
     pub(crate) client: Client,
     pub(crate) world: Arc<World>,
+    /// What the controllers may not write.
+    pub(crate) denial: Denial,
     playing: CancellationToken,
 }
 
@@ -144,7 +148,7 @@ impl Stage {
         let world = Arc::new(World::default());
         let playing = CancellationToken::new();
         tokio::spawn(workloads::play(client.clone(), world.clone(), playing.clone()));
-        Stage { _server: server, client, world, playing }
+        Stage { _server: server, client, world, denial: Denial::default(), playing }
     }
 
     /// With the plugin, and one App.
@@ -169,7 +173,8 @@ impl Stage {
 
     fn start_whole(&self, fuse: &Fuse, options: Options) -> Running {
         let agents = Arc::new(Fakes { world: self.world.clone(), fuse: fuse.clone() });
-        let controllers = Controllers::new(fuse.client(&self.client), agents, options, &Registry::new());
+        let client = fuse.client(&self.denial.client(&self.client));
+        let controllers = Controllers::new(client, agents, options, &Registry::new());
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(controllers.run(shutdown.clone()));
         Running { shutdown, running }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use agentcube_api::middleware::Backup;
 use agentcube_api::{App, Component, Group, Plugin};
 use agentcube_apiserver::Server;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
@@ -84,6 +85,7 @@ async fn install(client: &Client) {
 
 /// Removes what the stage before has left: first what makes others.
 async fn sweep(client: &Client, namespace: &str) {
+    clear::<Backup>(client, namespace).await;
     clear::<App>(client, namespace).await;
     clear::<Component>(client, namespace).await;
     clear::<Group>(client, namespace).await;

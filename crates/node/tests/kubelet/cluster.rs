@@ -256,7 +256,7 @@ impl Cluster {
             }
             Ok(false)
         };
-        let found = tokio::time::timeout(Duration::from_secs(30), looking).await;
+        let found = tokio::time::timeout(Duration::from_secs(60), looking).await;
         let all = api.list(&ListParams::default()).await?.items.into_iter();
         let all: Vec<_> = all
             .filter(|event| event.involved_object.name.as_deref() == Some(pod))

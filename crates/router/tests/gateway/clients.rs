@@ -36,7 +36,7 @@ async fn rest(stream: &mut TcpStream) -> String {
 async fn who_stops_reading_cannot_hold_an_instance_beyond_its_limits() {
     let world = World::new().await;
     for (name, limits) in
-        [("late", json!({ "request": "100ms" })), ("silent", json!({ "streamIdleTimeout": "100ms" }))]
+        [("late", json!({ "request": "2s" })), ("silent", json!({ "streamIdleTimeout": "2s" }))]
     {
         let (held, mut gone) = mpsc::channel::<()>(1);
         // Says something for as long as somebody listens.
@@ -69,7 +69,7 @@ async fn who_stops_reading_cannot_hold_an_instance_beyond_its_limits() {
 #[tokio::test]
 async fn who_stops_in_the_middle_of_a_request_is_told() {
     let world = World::new().await;
-    world.task("echo", oneshot(json!({ "streamIdleTimeout": "100ms" })), &[echo("one").await]).await;
+    world.task("echo", oneshot(json!({ "streamIdleTimeout": "2s" })), &[echo("one").await]).await;
     let mut stream = world.connect().await;
     let half =
         "POST /default/echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n";
@@ -163,7 +163,7 @@ async fn beyond_the_limit_connections_wait() {
 
 #[tokio::test]
 async fn http2_that_is_not_used_is_not_kept() {
-    let options = Options { head_timeout: Duration::from_millis(100), ..Options::default() };
+    let options = Options { head_timeout: Duration::from_secs(2), ..Options::default() };
     let world = World::with(options).await;
     world.task("echo", oneshot(json!({})), &[echo("one").await]).await;
     let io = TokioIo::new(world.connect().await);
@@ -178,7 +178,7 @@ async fn http2_that_is_not_used_is_not_kept() {
 
 #[tokio::test]
 async fn a_refusal_that_is_not_taken_does_not_keep_a_connection() {
-    let options = Options { head_timeout: Duration::from_millis(100), ..Options::default() };
+    let options = Options { head_timeout: Duration::from_secs(2), ..Options::default() };
     let world = World::with(options).await;
     world.task("echo", oneshot(json!({})), &[echo("one").await]).await;
     let io = TokioIo::new(world.connect().await);

@@ -208,7 +208,11 @@ async fn when_the_instance_is_gone_clients_begin_anew() {
         let (id, at) = begin(&world, 0).await;
         world.kill(&at).await;
         for replica in 0..2 {
-            let got = say(&world, replica, &id, "count").await;
+            let got = until("the gateway knows", async || {
+                let got = say(&world, replica, &id, "count").await;
+                (!matches!(got.status, 502 | 503)).then_some(got)
+            })
+            .await;
             assert_eq!((got.status, &got.json()["error"]["code"]), (404, &json!(-32001)), "{}", got.text);
         }
         assert_eq!(world.started(), 1, "nothing was started for a session that is lost");

@@ -280,7 +280,7 @@ impl World {
         self.instances.started.load(Ordering::SeqCst)
     }
 
-    /// Kills an instance, and comes back when the gateways know.
+    /// Kills an instance, and comes back when it is gone. The gateways may hear of it later.
     pub(crate) async fn kill(&self, pod: &str) {
         self.pods().delete(pod, &DeleteParams::default()).await.unwrap();
         until("it is gone", async || self.pods().get_opt(pod).await.unwrap().is_none().then_some(())).await;

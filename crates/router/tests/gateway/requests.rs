@@ -217,7 +217,7 @@ async fn a_slow_instance_is_a_504_and_is_told() {
     })
     .await;
     let spec = json!({ "routing": { "gatewayRefs": ["default"], "routePolicy": "Oneshot" },
-        "requestHandling": { "timeout": { "http": { "request": "100ms" } } } });
+        "requestHandling": { "timeout": { "http": { "request": "2s" } } } });
     world.task("slow", spec, &[slow]).await;
     let request = Request::post("/default/slow").header("host", "localhost");
     let (status, answer) = world.ask(request, "work").await;

@@ -91,7 +91,7 @@ async fn a_silent_stream_is_cut() {
     let world = World::new().await;
     let (address, say) = speaker("text/event-stream").await;
     let spec = json!({ "routing": oneshot()["routing"],
-        "requestHandling": { "timeout": { "http": { "streamIdleTimeout": "100ms" } } } });
+        "requestHandling": { "timeout": { "http": { "streamIdleTimeout": "2s" } } } });
     world.task("silent", spec, &[address]).await;
     say.send("data: 0\n\n").unwrap();
     let request = Request::get("/default/silent").header("host", "localhost");

@@ -74,6 +74,8 @@ struct Table {
     contact: bool,
     capacity: u32,
     draining: bool,
+    /// The term of whoever last said what is wanted of it.
+    configured: u64,
     runs: BTreeMap<String, (Entry, u64)>,
     gone: BTreeMap<String, u64>,
     tombstones: BTreeMap<String, (Claim, Why)>,
@@ -111,6 +113,15 @@ impl Fake {
     pub(crate) fn cut(&self, cut: bool) {
         self.table.lock().cut = cut;
         self.changed.notify_waiters();
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.table.lock().cut
+    }
+
+    /// Whether the controller of this term has said what is wanted of it.
+    pub(crate) fn is_configured(&self, term: u64) -> bool {
+        self.table.lock().configured == term
     }
 
     /// The next so many calls that change something are carried out, and their answers lost.
@@ -459,6 +470,7 @@ impl AgentApi for Fake {
                 return Ok(ConfigureResponse { refusal: Some(refusal), ..ConfigureResponse::default() });
             }
             (table.capacity, table.draining) = (request.capacity, request.drain);
+            table.configured = table.term;
             table.version += 1;
             let empty = table.runs.is_empty();
             drop(table);

@@ -251,10 +251,23 @@ impl Stage {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// A controller of the next term, ready.
+    /// A controller of the next term, ready, and with room at every agent that can be reached.
     pub(crate) async fn start(&self) -> Controller {
         let (controller, ready) = self.start_with(&Fuse::never(), Options::default());
         tokio::time::timeout(LONG, ready).await.expect("it gets ready");
+        // On a slow machine it is ready before it has heard of all: it waits for none for long.
+        let term = *self.term.lock();
+        until("it has heard of all agents", async || {
+            // Of a pool that is missing there are none.
+            let Some(pool) = self.pools().get_opt(POOL).await.unwrap() else { return Some(()) };
+            let agents: Vec<Arc<Fake>> = self.agents.all.lock().values().cloned().collect();
+            let reached: Vec<_> = agents.iter().filter(|agent| !agent.is_cut()).collect();
+            let each = pool.spec.max_sandboxes_per_pod.max(0).unsigned_abs() as usize;
+            let room = controller.registry.audit().capacity as usize;
+            let heard = reached.iter().all(|agent| agent.is_configured(term));
+            (heard && room >= each * reached.len()).then_some(())
+        })
+        .await;
         controller
     }
 

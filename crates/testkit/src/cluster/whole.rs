@@ -36,6 +36,7 @@ pub struct Whole {
     token: String,
     program: PathBuf,
     kubeconfig: PathBuf,
+    helm: PathBuf,
     xtask: Option<PathBuf>,
     home: tempfile::TempDir,
 }
@@ -69,12 +70,22 @@ impl Whole {
         let xtask = std::env::var_os("AGENTCUBE_XTASK").map(PathBuf::from);
         let home = tempfile::tempdir()?;
         let before = BTreeSet::new();
-        Ok(Whole { http, before, token, program: program.to_owned(), kubeconfig, xtask, home })
+        let helm = cache.join("helm-v4.3.1/helm");
+        Ok(Whole { http, before, token, program: program.to_owned(), kubeconfig, helm, xtask, home })
     }
 
     /// Our own program, as somebody who may do everything.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
+        self.as_admin(&self.program)
+    }
+
+    /// Helm, likewise.
+    pub fn helm(&self) -> Command {
+        self.as_admin(&self.helm)
+    }
+
+    fn as_admin(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
         command.env("KUBECONFIG", &self.kubeconfig).env("HOME", self.home.path());
         command
     }

@@ -6,7 +6,9 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use agentcube_testkit::cluster::process::build_program;
 use agentcube_testkit::cluster::up::Place;
@@ -16,6 +18,8 @@ use serde_json::Value;
 
 /// Where `cargo xtask setup` puts the browser in the cache.
 const BROWSER: &str = "chromium-debian/chromium-headless-shell";
+/// The longest silence: longer than the limit of a trial, which `console.mjs` keeps itself.
+const SILENCE: Duration = Duration::from_secs(20 * 60);
 
 fn main() -> ExitCode {
     let options = Options::from_environment();
@@ -159,10 +163,32 @@ fn trials(
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot run node")?;
-    let output = child.stdout.take().context("node has no standard output")?;
     let mut seen = 0;
-    for line in BufReader::new(output).lines() {
-        let line = line?;
+    let well = watch(&mut child, &mut seen, report);
+    if well.is_err() {
+        // It may have ended by itself; Chromium ends with it.
+        let _ended = child.kill();
+    }
+    let status = child.wait()?;
+    well?;
+    if !status.success() {
+        bail!("the trials broke off after {seen}");
+    }
+    ensure!(seen > 0 || options.filter.is_some(), "nothing was tried");
+    Ok(())
+}
+
+/// Notes what is reported, until the end of it or until nothing comes any more.
+fn watch(child: &mut Child, seen: &mut usize, report: &mut Report) -> Result<()> {
+    let lines = lines(child)?;
+    loop {
+        let line = match lines.recv_timeout(SILENCE) {
+            Ok(line) => line?,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("after {seen} trials nothing was reported for {} s", SILENCE.as_secs())
+            }
+        };
         let Ok(trial) = serde_json::from_str::<Value>(&line) else {
             println!("{line}");
             continue;
@@ -173,11 +199,20 @@ fn trials(
             None => Ok(()),
         };
         report.note(name, outcome);
-        seen += 1;
+        *seen += 1;
     }
-    if !child.wait()?.success() {
-        bail!("the trials broke off after {seen}");
-    }
-    ensure!(seen > 0 || options.filter.is_some(), "nothing was tried");
-    Ok(())
+}
+
+/// What it prints, line by line, by a thread that can be waited for with a limit.
+fn lines(child: &mut Child) -> Result<Receiver<std::io::Result<String>>> {
+    let output = child.stdout.take().context("node has no standard output")?;
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines() {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    Ok(receiver)
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Command;
+use std::time::Duration;
 
 use agentcube_api::frontend::bundle::BundleFile;
 use agentcube_forge::token::Key;
@@ -15,10 +16,12 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 
 use crate::Tools;
-use crate::stage::{spec, until};
+use crate::stage::{BUILD, spec, until, until_by};
 
 type Body = fn(Tools) -> Pin<Box<dyn Future<Output = ()>>>;
 const KEY: &str = "a key that nobody else knows";
+/// How often one of many clients looks.
+const CALM: Duration = Duration::from_millis(200);
 
 macro_rules! trials {
     ($($name:ident,)*) => {
@@ -38,21 +41,23 @@ trials! {
     what_is_damaged_on_disk_is_never_served,
     a_kill_in_the_middle_leaves_nothing_wrong,
     a_service_without_a_bundler_says_how_to_get_one,
+    a_bundler_that_misbehaves_is_stopped,
+    a_full_queue_sends_clients_away,
 }
 
-struct Served {
+pub(crate) struct Served {
     process: Process,
-    address: String,
+    pub(crate) address: String,
 }
 
 /// A build service that is to be started.
-struct Wanted {
+pub(crate) struct Wanted {
     program: PathBuf,
     arguments: Vec<String>,
     log: PathBuf,
 }
 
-fn start(tools: &Tools, directory: &Path, more: &[&str]) -> Wanted {
+pub(crate) fn start(tools: &Tools, directory: &Path, more: &[&str]) -> Wanted {
     let (key, log) = (directory.join("key"), directory.join("log"));
     std::fs::write(&key, KEY).unwrap();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
@@ -63,13 +68,16 @@ fn start(tools: &Tools, directory: &Path, more: &[&str]) -> Wanted {
     if !more.contains(&"--bundler") {
         arguments.extend(["--bundler".into(), text(&tools.bundler)]);
     }
+    if !more.contains(&"--build-seconds") {
+        arguments.extend(["--build-seconds".into(), BUILD.as_secs().to_string()]);
+    }
     arguments.extend(more.iter().map(ToString::to_string));
     Wanted { program: tools.program.clone(), arguments, log }
 }
 
 impl Wanted {
     /// Starts it, and waits until it listens. A port that was free may be somebody else's by then; then on another one.
-    async fn ready(self) -> Served {
+    pub(crate) async fn ready(self) -> Served {
         loop {
             let port = agentcube_testkit::cluster::free_port().unwrap();
             let address = format!("127.0.0.1:{port}");
@@ -124,15 +132,29 @@ impl Served {
         until("it answers", async || self.send(Method::GET, path, Some(&token()), Vec::new()).await).await
     }
 
+    /// Has it built until it ends like this: a machine may be too busy for a short limit.
+    async fn ends(&self, manifest: &Value, how: &str) -> Value {
+        until_by(CALM, how, async || {
+            let (_, begun) = self.post(manifest).await;
+            let id = begun["buildId"].as_str()?.to_owned();
+            let ended = until_by(CALM, "it ends", async || {
+                let (_, build) = self.get(&format!("/v1/builds/{id}")).await;
+                ["FAILED", "SUCCEEDED"].iter().any(|end| build["status"] == *end).then_some(build)
+            });
+            Some(ended.await).filter(|build| build["status"] == how)
+        })
+        .await
+    }
+
     /// Builds, and gives the files.
     async fn build(&self, manifest: &Value) -> Vec<BundleFile> {
-        let id = until("it is taken", async || {
+        let id = until_by(CALM, "it is taken", async || {
             let (status, build) = self.post(manifest).await;
             assert!(status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE, "{status} {build}");
             build["buildId"].as_str().map(str::to_owned)
         })
         .await;
-        until("it is built", async || {
+        until_by(CALM, "it is built", async || {
             let (_, build) = self.get(&format!("/v1/builds/{id}")).await;
             assert_ne!(build["status"], "FAILED", "{build}");
             (build["status"] == "SUCCEEDED").then_some(())
@@ -340,4 +362,87 @@ async fn a_service_without_a_bundler_says_how_to_get_one(tools: Tools) {
     let (_, build) = served.post(&rendered("A")).await;
     assert_eq!((&build["status"], &build["reason"]), (&json!("FAILED"), &json!("BundlerMissing")));
     assert!(build["message"].as_str().unwrap().contains("install esbuild"), "{build}");
+}
+
+/// Does what the title asks for, and builds everything else. Without `#!`, which only a script of npm has.
+const STRANGE: &str = r#"case $1 in --version) echo 0; exit;; esac
+while read -r line; do
+  case $line in
+    *Endless*) while :; do :; done;;
+    *Sleepy*) exec /bin/sleep 1000;;
+    *Greedy*) text=xxxxxxxx; while :; do text=$text$text; done;;
+    *Failing*) echo "no luck today" >&2; exit 7;;
+  esac
+done <entry.js
+exec "${0%/*}/esbuild" "$@"
+"#;
+
+/// Writes [`STRANGE`], with the real bundler beside it.
+pub(crate) fn strange(tools: &Tools, directory: &Path) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let place = directory.join("bundler");
+    std::fs::create_dir(&place).unwrap();
+    std::fs::copy(&tools.bundler, place.join("esbuild")).unwrap();
+    let script = place.join("strange");
+    std::fs::write(&script, STRANGE).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    script.to_str().unwrap().to_owned()
+}
+
+/// How many processes this one has started that still run.
+fn children(pid: u32) -> usize {
+    let parent = |entry: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(parent).filter(|parent| *parent == pid).count()
+}
+
+async fn a_bundler_that_misbehaves_is_stopped(tools: Tools) {
+    let directory = tempfile::tempdir().unwrap();
+    let bundler = strange(&tools, directory.path());
+    let more = ["--bundler", &bundler, "--build-seconds", "4", "--build-memory", "256", "--workers", "1"];
+    let served = start(&tools, directory.path(), &more).ready().await;
+    for (title, says) in [
+        ("Endless", "the bundler was not done after 4 s, and was stopped"),
+        ("Sleepy", "the bundler was not done after 4 s, and was stopped"),
+        ("Greedy", "the bundler failed"),
+        ("Failing", "the bundler failed (exit status: 7): no luck today"),
+    ] {
+        let failed = served.ends(&rendered(title), "FAILED").await;
+        let message = failed["message"].as_str().unwrap();
+        assert!(message.contains(says), "{title}: {message}");
+        assert_eq!((&failed["reason"], &failed["final"]), (&json!("BuildFailed"), &Value::Null), "{title}");
+        until("it runs no longer", async || (children(served.process.pid()) == 0).then_some(())).await;
+    }
+    served.ends(&rendered("Harmless"), "SUCCEEDED").await;
+    served.build(&rendered("Harmless")).await;
+    let kept = |place: &str| std::fs::read_dir(directory.path().join("builds").join(place)).unwrap().count();
+    assert_eq!((kept("builds"), kept("work")), (1, 0), "nothing else is left");
+}
+
+async fn a_full_queue_sends_clients_away(tools: Tools) {
+    let directory = tempfile::tempdir().unwrap();
+    let bundler = strange(&tools, directory.path());
+    let more = ["--bundler", &bundler, "--workers", "1", "--waiting", "2"];
+    let served = start(&tools, directory.path(), &more).ready().await;
+    let sleepy = |number: u32| rendered(&format!("Sleepy {number}"));
+    let (_, first) = served.post(&sleepy(1)).await;
+    let id = first["buildId"].as_str().unwrap().to_owned();
+    until("the first one runs", async || {
+        (served.get(&format!("/v1/builds/{id}")).await.1["status"] == "RUNNING").then_some(())
+    })
+    .await;
+    for number in [2, 3] {
+        let (status, build) = served.post(&sleepy(number)).await;
+        assert_eq!((status, &build["status"]), (StatusCode::ACCEPTED, &json!("PENDING")));
+    }
+    let (status, told) = served.post(&sleepy(4)).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{told}");
+    assert!(told["message"].as_str().unwrap().contains("come again"), "{told}");
+    // Whoever has a place is not sent away.
+    for (number, expected) in [(1, "RUNNING"), (2, "PENDING"), (3, "PENDING")] {
+        let (status, build) = served.post(&sleepy(number)).await;
+        assert_eq!((status, &build["status"]), (StatusCode::ACCEPTED, &json!(expected)));
+    }
 }

@@ -8,14 +8,15 @@ use agentcube_api::conditions::{self, frontend as reasons};
 use agentcube_api::frontend::bundle::BundleState;
 use agentcube_api::frontend::integration::IntegrationPhase::{Building, Disabled, Failed, Succeeded};
 use agentcube_api::labels::{
-    FORGE_BUILD_JOB, FORGE_FI_NAME, FORGE_MANAGED_BY, FORGE_MANIFEST_HASH, FORGE_REBUILD, FORGE_SPEC_HASH,
-    hash_label,
+    FORGE_BUILD_JOB, FORGE_FI_NAME, FORGE_GENERATION, FORGE_MANAGED_BY, FORGE_MANIFEST_HASH, FORGE_REBUILD,
+    FORGE_SPEC_HASH, hash_label,
 };
 use agentcube_api::{FrontendIntegration, JSBundle};
-use agentcube_forge::runner::{Error, Step};
+use agentcube_forge::runner::{Error, Runner, Step};
 use agentcube_forge::{files, hash, manifest};
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -43,6 +44,7 @@ cases! {
     a_job_of_an_old_spec_does_not_begin,
     a_job_whose_spec_changes_does_not_write,
     a_late_write_does_not_replace_a_newer_bundle,
+    a_write_between_a_look_and_a_write_is_noticed,
     a_job_that_lies_is_not_believed,
     a_runner_killed_at_any_step_is_replaced,
     switching_off_and_on_builds_nothing,
@@ -258,6 +260,46 @@ async fn a_late_write_does_not_replace_a_newer_bundle(stage: Stage) {
     assert_eq!(stage.script.code(&old), Some(3));
     assert_eq!(written(&stage.bundle("tasks").await), written(&newer));
     running.stop().await;
+}
+
+/// A client in whose first replacement somebody else is faster, with this patch of the bundle.
+fn overtaken(stage: &Stage, patch: Value) -> Client {
+    let (client, bundles) = (stage.client.clone(), stage.api::<JSBundle>());
+    let patch = Arc::new(Mutex::new(Some(patch)));
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, bundles, patch) = (client.clone(), bundles.clone(), patch.clone());
+        async move {
+            let due = if request.method() == http::Method::PUT { patch.lock().take() } else { None };
+            if let Some(patch) = due {
+                let name = agentcube_forge::names::bundle("tasks");
+                bundles.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+            }
+            client.send(request).await
+        }
+    });
+    Client::new(service, "default")
+}
+
+async fn a_write_between_a_look_and_a_write_is_noticed(stage: Stage) {
+    let running = stage.start();
+    stage.create("tasks", spec("A")).await;
+    stage.until_phase("tasks", Succeeded).await;
+    running.stop().await;
+    let hash = hash_of(&stage, "tasks").await;
+    let run = async |job: &str, patch: Value| {
+        let settings = stage.runner("tasks", &hash, job).settings;
+        Runner { client: overtaken(&stage, patch), settings }.run().await
+    };
+    // What somebody else has put there stays, and the bundle is written at the second try.
+    run("second", json!({ "metadata": { "annotations": { "example.com/mark": "kept" } } })).await.unwrap();
+    let bundle = stage.bundle("tasks").await;
+    assert_eq!(bundle.annotations()["example.com/mark"], "kept");
+    assert_eq!(bundle.annotations()[FORGE_BUILD_JOB], "second");
+    // A bundle of a newer spec is not replaced.
+    let newer = json!({ "metadata": { "annotations": { FORGE_GENERATION: "99" } } });
+    let error = run("late", newer).await.unwrap_err();
+    assert!(matches!(error, Error::Stale(_)), "{error}");
+    assert_eq!(stage.bundle("tasks").await.annotations()[FORGE_BUILD_JOB], "second");
 }
 
 async fn a_job_that_lies_is_not_believed(stage: Stage) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use agentcube_forge::runner::{Runner, Settings, Step};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
@@ -18,6 +19,8 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+use crate::stage::{LONG, LOOK};
 
 /// What a Job does.
 #[derive(Clone, Debug)]
@@ -113,7 +116,7 @@ impl Player {
                 config.auth_info.token = Some(settings.token.clone().into());
                 Client::try_from(config).unwrap()
             }
-            None => self.account(job).await,
+            None => self.account(job, &settings).await,
         };
         let runner = Runner { client, settings };
         let (dead, name) = (Notify::new(), job.name_any());
@@ -158,8 +161,8 @@ impl Player {
         variables
     }
 
-    /// A client with the rights of the Job's account and no others.
-    async fn account(&self, job: &Job) -> Client {
+    /// A client with the rights of the Job's account and no others. A server learns of them a little later than they are written.
+    async fn account(&self, job: &Job, settings: &Settings) -> Client {
         let name = job.spec.clone().unwrap().template.spec.unwrap().service_account_name.unwrap();
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
@@ -169,7 +172,36 @@ impl Player {
         let mut config = config.unwrap();
         config.auth_info = kube::config::AuthInfo::default();
         config.auth_info.token = Some(token.status.unwrap().token.unwrap().into());
-        Client::try_from(config).unwrap()
+        let client = Client::try_from(config).unwrap();
+        let (integration, bundle) = (settings.name.as_str(), settings.bundle.as_str());
+        let rights = [
+            ("get", "frontendintegrations", Some(integration)),
+            ("update", "jsbundles", Some(bundle)),
+            ("create", "jsbundles", None),
+        ];
+        let granted = async {
+            for (verb, resource, name) in rights {
+                while !self.may(&client, verb, resource, name).await {
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+        };
+        tokio::time::timeout(LONG, granted).await.expect("an account gets its rights");
+        client
+    }
+
+    async fn may(&self, client: &Client, verb: &str, resource: &str, name: Option<&str>) -> bool {
+        let mut review = SelfSubjectAccessReview::default();
+        review.spec.resource_attributes = Some(ResourceAttributes {
+            group: Some(agentcube_api::frontend::GROUP.into()),
+            namespace: Some(self.namespace.clone()),
+            resource: Some(resource.into()),
+            verb: Some(verb.into()),
+            name: name.map(str::to_owned),
+            ..ResourceAttributes::default()
+        });
+        let answer = Api::all(client.clone()).create(&PostParams::default(), &review).await;
+        answer.is_ok_and(|answer| answer.status.is_some_and(|status| status.allowed))
     }
 
     /// What kubelet and Job controller would say. It may all be gone by now.

@@ -7,6 +7,7 @@ mod builds;
 mod cases;
 mod deaths;
 mod jobs;
+mod process;
 mod stage;
 mod up;
 
@@ -64,6 +65,7 @@ async fn run(options: &Options, tools: &Tools, report: &mut Report) {
             one(options, report, &format!("embedded/{name}"), case(tools.clone(), place)).await;
         }
         one(options, report, "embedded/controllers_that_die", deaths::after_every_write(tools.clone())).await;
+        one(options, report, "process/exit_codes", process::exit_codes(tools.clone())).await;
         one(options, report, "up/front_ends", up::front_ends(tools.clone())).await;
     }
     let wanted: Vec<_> =

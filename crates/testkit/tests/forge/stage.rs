@@ -32,8 +32,10 @@ use crate::Tools;
 use crate::jobs::{self, Script};
 
 /// Longer than anything takes, unless it is broken.
-const LONG: Duration = Duration::from_secs(120);
-const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LONG: Duration = Duration::from_secs(300);
+/// How long a bundler may take on a machine that is busy with other tests.
+pub(crate) const BUILD: Duration = Duration::from_secs(120);
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 static STAGES: AtomicU32 = AtomicU32::new(0);
 
 /// The API server under a stage.
@@ -106,7 +108,7 @@ impl Stage {
             path: Vec::new(),
             confiner: tools.program.clone(),
             key: key.clone(),
-            limits: service::Limits::default(),
+            limits: service::Limits { build: BUILD, ..service::Limits::default() },
         };
         let builds = Service::open(options, &Registry::new()).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -155,7 +157,7 @@ impl Stage {
             },
             restricted: true,
             watch_namespace: Some(self.namespace.clone()),
-            limits: Limits { retry_delay: Duration::ZERO, ..Limits::default() },
+            limits: Limits { retry_delay: Duration::ZERO, build: 2 * BUILD, ..Limits::default() },
         }
     }
 
@@ -258,7 +260,7 @@ impl Stage {
             build_service: self.address.clone(),
             token: self.key.token(&self.namespace, integration),
             api: None,
-            build_limit: Duration::from_secs(60),
+            build_limit: 2 * BUILD,
             stale_grace: Duration::from_secs(1),
         };
         Runner { client: self.client.clone(), settings }
@@ -295,13 +297,18 @@ async fn connect(place: &Place) -> (Client, Option<Server>) {
     (client, server)
 }
 
-pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    until_by(LOOK, what, look).await
+}
+
+/// With this pause between one look and the next.
+pub(crate) async fn until_by<T>(pause: Duration, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let searching = async {
         loop {
             if let Some(found) = look().await {
                 return found;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(pause).await;
         }
     };
     match tokio::time::timeout(LONG, searching).await {

@@ -48,15 +48,21 @@ pub(crate) async fn front_ends(tools: Tools) {
     assert_eq!(first["bundle"]["files"][0]["path"], "index.js");
     let list = json_of(&place, "frontend ls -o json");
     assert_eq!((&list[0]["name"], &list[0]["paths"]), (&json!("tasks"), &json!(["agents/tasks"])));
-    let (well, said, err) = run(&place, "frontend logs tasks");
-    assert!(well && said.contains("JSBundle fi-tasks is written"), "{said} {err}");
+    until("the log has its last line", async || {
+        run(&place, "frontend logs tasks").1.contains("JSBundle fi-tasks is written").then_some(())
+    })
+    .await;
     let (well, said, err) = run(&place, "frontend rebuild tasks --wait --timeout 100");
     assert!(well && said.contains("Succeeded"), "{said} {err}");
     assert_eq!(json_of(&place, "frontend describe tasks -o json")["builds"], 2);
-    let (well, text, err) = run(&place, "frontend describe tasks");
-    assert!(well, "{err}");
     for word in ["fi-tasks", "BuildSucceeded", "complete", "Available"] {
-        assert!(text.contains(word), "{word}: {text}");
+        // Events and the state of the Job may come a little later.
+        until(&format!("it says {word}"), async || {
+            let (well, text, err) = run(&place, "frontend describe tasks");
+            assert!(well, "{err}");
+            text.contains(word).then_some(())
+        })
+        .await;
     }
     // The Jobs of builds have a token for their own front end, and no more of the API server than that.
     let secret = json_of(&place, "get secret fi-tasks-runner -o json");

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::books::{Books, is_ready};
-use crate::world::{APPS, GROUPS, LIMIT, PODS, World};
+use crate::world::{APPS, GROUPS, LIMIT, LOOK, PODS, World};
 
 pub(crate) struct App {
     pub(crate) world: Arc<World>,
@@ -105,8 +105,18 @@ impl App {
         Ok(pods.iter().map(|pod| (text(&pod["metadata"]["name"]), text(&pod["metadata"]["uid"]))).collect())
     }
 
+    /// The Pod behind the Service for writers.
     pub(crate) async fn primary(&self) -> Result<String> {
-        self.world.behind(&self.service()).await?.context("somebody leads")
+        let looking = async {
+            loop {
+                // While the role moves there is nobody for a moment.
+                if let Some(leader) = self.world.behind(&self.service()).await? {
+                    return anyhow::Ok(leader);
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, looking).await.context("nobody leads")?
     }
 
     /// The Group, when it is as wanted.
@@ -115,7 +125,8 @@ impl App {
     }
 
     /// Every Pod was made anew, one after another, and whoever led at first came last.
-    pub(crate) fn rolled(&self, led: &str) -> Result<()> {
+    pub(crate) async fn rolled(&self, led: &str) -> Result<()> {
+        self.books.taken(3).await?;
         let taken = self.books.close()?;
         ensure!(taken.len() == 3, "not each Pod once: {taken:?}");
         ensure!(taken.last().is_some_and(|last| last == led), "{led} led, and was not the last: {taken:?}");
@@ -154,7 +165,7 @@ impl App {
         self.books.limit(1, 3);
         self.control("middleware.io/retry-control", "retryTaskIds").await?;
         self.settled().await?;
-        self.rolled(&led)?;
+        self.rolled(&led).await?;
         let group = self.world.get(GROUPS, &self.group).await?;
         ensure!(group["status"]["currentVersion"] == "newer", "{}", group["status"]);
         Ok(())

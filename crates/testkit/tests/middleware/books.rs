@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::world::{APPS, PODS};
+use crate::world::{APPS, LIMIT, LOOK, PODS};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -80,6 +80,18 @@ impl Books {
         let wrong = std::mem::take(&mut state.wrong);
         ensure!(wrong.is_empty(), "{}", wrong.join("; "));
         Ok(state.taken.drain(..).map(|(name, _)| name).collect())
+    }
+
+    /// Waits until so many Pods were seen to be taken away: watches come later than what was carried out.
+    pub(crate) async fn taken(&self, wanted: usize) -> Result<()> {
+        let seen = async {
+            while self.state.lock().taken.len() < wanted {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let seen = tokio::time::timeout(LIMIT, seen).await;
+        ensure!(seen.is_ok(), "not {wanted} Pods were taken away: {:?}", self.state.lock().taken);
+        Ok(())
     }
 
     /// How many changes of tasks were seen.

@@ -86,7 +86,7 @@ async fn configuration(redis: &Redis) -> Result<()> {
     app.books.limit(1, 3);
     app.change(json!({ "config": { "conf": { "databases": 20 } } })).await?;
     app.settled().await?;
-    app.rolled(&led)?;
+    app.rolled(&led).await?;
     let has = redis.setting("databases").await?;
     ensure!(has == ["20", "20", "20"], "{has:?}");
     Ok(())
@@ -98,7 +98,7 @@ async fn again(redis: &Redis) -> Result<()> {
 
 async fn killed(redis: &Redis) -> Result<()> {
     let (first, pid) = redis.process().await?;
-    redis.app.world.signal(&first, "-9", &pid).await;
+    redis.app.world.signal(&first, "-9", &pid).await?;
     redis.led_anew(&first).await?;
     redis.app.settled().await?;
     redis.app.books.close().map(drop)

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::psql::{self, Session};
-use crate::world::{Engine, GROUPS, LIMIT, World};
+use crate::world::{Engine, GROUPS, LIMIT, LOOK, World};
 
 pub(crate) const TRIALS: usize = 8;
 const APP: &str = "orders";
@@ -230,10 +230,23 @@ impl PostgreSql {
             self.app.group_until("another history is led", |status| is_new(&status["leader"])).await?;
         // It is recorded before its label moves.
         let leader = self.app.led_by(|pod| group["status"]["leader"]["pod"] == pod).await?;
-        let standbys = self.ask("select pg_is_in_recovery()").await?;
-        let primaries: Vec<&String> =
-            standbys.iter().filter(|(_, standby)| *standby == "f").map(|(pod, _)| pod).collect();
-        ensure!(primaries == [&leader], "{leader} leads, and {primaries:?} say that they do");
+        let mut last = String::new();
+        let alone = async {
+            loop {
+                // One that begins just now answers later; one of the past is told when it is seen.
+                let said = self.ask("select pg_is_in_recovery()").await;
+                if let Ok(standbys) = &said {
+                    let leads = standbys.iter().filter(|(_, standby)| *standby == "f");
+                    if leads.map(|(pod, _)| pod).eq([&leader]) {
+                        return;
+                    }
+                }
+                last = format!("{said:?}");
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let alone = tokio::time::timeout(LIMIT, alone).await;
+        ensure!(alone.is_ok(), "{leader} leads, and not alone: {last}");
         Ok(leader)
     }
 }
@@ -281,7 +294,7 @@ async fn killed(running: &PostgreSql) -> Result<()> {
     let first = running.app.primary().await?;
     let pid = world.exec(&first, &["head", "-n", "1", "/data/pg/postmaster.pid"]).await?;
     let history = running.history().await?;
-    world.signal(&first, "-9", pid.trim()).await;
+    world.signal(&first, "-9", pid.trim()).await?;
     let second = running.led_anew(&history).await?;
     running.writer.nothing_is_lost(&running.app).await?;
     let history = running.history().await?;

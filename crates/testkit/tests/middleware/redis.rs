@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use agentcube_testkit::suite::{Options, Report};
 use anyhow::{Context, Result, ensure};
@@ -10,14 +9,13 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::resp::Reply;
-use crate::world::{APPS, BACKUPS, Engine, LIMIT, PODS, World};
+use crate::world::{APPS, BACKUPS, Engine, LIMIT, LOOK, PODS, World};
 use crate::writer::Writer;
 
 pub(crate) const TRIALS: usize = 13;
 const APP: &str = "cache";
 /// The App that is made of the first one's data.
 const AGAIN: &str = "again";
-const LOOK: Duration = Duration::from_millis(200);
 
 /// A Redis that runs, and somebody who writes to it.
 pub(crate) struct Redis {
@@ -118,8 +116,8 @@ async fn die_and_rise(world: &Arc<World>, app: App) -> Result<()> {
     world.die_and_rise().await?;
     let app = App::attach(world, &name, "redis").await?;
     let redis = Redis { app, writer, password, differ: false };
-    let has = redis.setting("databases").await?;
-    ensure!(has == ["24", "24", "24"], "{has:?}");
+    // The App may have been settled before, and its status may say so still while Pods come up.
+    redis.has_everywhere("databases", "24").await?;
     redis.writer.nothing_is_lost(world).await?;
     redis.writer.stop().await.map(drop)
 }
@@ -208,6 +206,24 @@ impl Redis {
         Ok((primary, pid))
     }
 
+    /// Every Pod answers, and has this setting.
+    async fn has_everywhere(&self, name: &str, wanted: &str) -> Result<()> {
+        let mut last = String::new();
+        let all = async {
+            loop {
+                let said = self.setting(name).await;
+                if said.as_ref().is_ok_and(|has| has.len() == 3 && has.iter().all(|one| one == wanted)) {
+                    return;
+                }
+                last = format!("{said:?}");
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let all = tokio::time::timeout(LIMIT, all).await;
+        ensure!(all.is_ok(), "{name} is not {wanted} everywhere: {last}");
+        Ok(())
+    }
+
     /// Somebody else leads, and soon nobody besides: one of the past is told when it is seen.
     pub(crate) async fn led_anew(&self, before: &str) -> Result<String> {
         let leader = self.app.led_by(|pod| pod != before).await?;
@@ -254,7 +270,7 @@ pub(crate) async fn memory(redis: &Redis) -> Result<()> {
     let resources =
         json!({ "requests": { "cpu": "10m", "memory": "40Mi" }, "limits": { "memory": "128Mi" } });
     app.change_group(json!({ "resources": resources })).await?;
-    app.rolled(&led)?;
+    app.rolled(&led).await?;
     for pod in app.world.pods(&app.group).await? {
         let has = &pod["spec"]["containers"][0]["resources"]["limits"]["memory"];
         ensure!(*has == "128Mi", "{has}");
@@ -281,7 +297,7 @@ pub(crate) async fn cold(redis: &Redis) -> Result<()> {
     app.books.limit(1, 3);
     app.change(json!({ "config": { "conf": { "databases": 20 } } })).await?;
     app.settled().await?;
-    app.rolled(&led)?;
+    app.rolled(&led).await?;
     let has = redis.setting("databases").await?;
     ensure!(has == ["20", "20", "20"], "{has:?}");
     Ok(())
@@ -337,7 +353,7 @@ pub(crate) async fn upgrade(redis: &Redis) -> Result<()> {
 async fn killed(redis: &Redis) -> Result<()> {
     let world = &redis.app.world;
     let (first, pid) = redis.process().await?;
-    world.signal(&first, "-9", &pid).await;
+    world.signal(&first, "-9", &pid).await?;
     let second = redis.led_anew(&first).await?;
     redis.writer.nothing_is_lost(world).await?;
     world.destroy(&second).await?;
@@ -348,13 +364,13 @@ async fn killed(redis: &Redis) -> Result<()> {
 async fn away(redis: &Redis) -> Result<()> {
     let (app, world) = (&redis.app, &redis.app.world);
     let (first, pid) = redis.process().await?;
-    world.signal(&first, "-STOP", &pid).await;
+    world.signal(&first, "-STOP", &pid).await?;
     app.group_until("somebody else leads", |status| {
         status["leader"]["pod"].as_str().is_some_and(|leader| leader != first)
     })
     .await?;
     redis.writer.goes_on(50).await?;
-    world.signal(&first, "-CONT", &pid).await;
+    world.signal(&first, "-CONT", &pid).await?;
     redis.led_anew(&first).await?;
     app.books.close().map(drop)
 }

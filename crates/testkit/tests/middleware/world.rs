@@ -21,6 +21,8 @@ use crate::resp::{Client, Stream};
 /// A debug build on a busy machine is slow.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 /// Time for something small in a Pod.
+/// Between two looks at what is not told.
+pub(crate) const LOOK: Duration = Duration::from_millis(200);
 const ANSWER: Duration = Duration::from_secs(10);
 pub(crate) const APPS: &str = "/apis/middleware.io/v1alpha1/namespaces/default/apps";
 pub(crate) const BACKUPS: &str = "/apis/middleware.io/v1alpha1/namespaces/default/backups";
@@ -313,9 +315,31 @@ impl World {
         Ok(out)
     }
 
-    /// Sends a signal to a process of a Pod. The container may be gone before it can say that this was done.
-    pub(crate) async fn signal(&self, pod: &str, signal: &str, pid: &str) {
-        let _unheard = tokio::time::timeout(ANSWER, self.exec(pod, &["kill", signal, pid])).await;
+    /// Sends a signal to a process of a Pod, until that is known to be done. The container may be gone before it can say so.
+    pub(crate) async fn signal(&self, pod: &str, signal: &str, pid: &str) -> Result<()> {
+        let before = self.life(pod).await;
+        let mut last = String::new();
+        let sending = async {
+            loop {
+                let said = tokio::time::timeout(ANSWER, self.exec(pod, &["kill", signal, pid])).await;
+                last = format!("{said:?}");
+                let killed = signal == "-9" && last.contains("No such process");
+                if matches!(said, Ok(Ok(_))) || killed || self.life(pod).await != before {
+                    return;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let sent = tokio::time::timeout(LIMIT, sending).await;
+        anyhow::ensure!(sent.is_ok(), "{pid} of {pod} does not get {signal}: {last}");
+        Ok(())
+    }
+
+    /// Which Pod of this name it is, and how often its containers were started again; nothing when it is gone.
+    async fn life(&self, pod: &str) -> Option<(Value, Vec<Value>)> {
+        let pod = self.get(PODS, pod).await.ok()?;
+        let containers = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+        Some((pod["metadata"]["uid"].clone(), containers.map(|one| one["restartCount"].clone()).collect()))
     }
 
     /// Takes a Pod away at once, as a machine that dies does.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use agentcube_testkit::cluster::up::{Place, Up};
 use agentcube_testkit::suite::Report;
@@ -21,6 +22,7 @@ const PODS_IN_ALL: usize = 200;
 /// Bare Pods that a round creates, and how many it leaves running.
 const CREATED_IN_A_ROUND: usize = 25;
 const KEPT: usize = 15;
+const POLL: Duration = Duration::from_millis(20);
 
 /// When the node is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,10 +164,22 @@ async fn restart(place: &Place, journal: &mut Journal) -> Result<Up> {
         ensure!(reply.is_success(), "Job {job} was acknowledged and is gone");
     }
     workload::settled(&up.http, &journal.living()).await?;
-    let left = std::fs::read_dir(place.data().join("node/pods"))?.count();
-    let pods = Watch::start(&up.http, PODS).await?.objects.len();
-    ensure!(left == pods, "{pods} Pods have {left} directories");
+    no_stray_directory(place, &up.http).await?;
     Ok(up)
+}
+
+/// Waits until there are as many directories of Pods as Pods: they go after their Pods.
+async fn no_stray_directory(place: &Place, http: &HttpClient) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let left = std::fs::read_dir(place.data().join("node/pods"))?.count();
+        let pods = Watch::start(http, PODS).await?.objects.len();
+        if left == pods {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "{pods} Pods have {left} directories");
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 /// Does what is asked, until it is done or nobody answers any more.

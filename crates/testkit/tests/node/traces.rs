@@ -2,6 +2,7 @@
 //! comes from one place.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -142,11 +143,16 @@ fn network() -> Result<BTreeSet<String>> {
 }
 
 /// Every file and directory below.
-fn files(directory: &Path) -> Result<BTreeSet<PathBuf>> {
+fn files(top: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
-    let mut open = vec![directory.to_owned()];
+    let mut open = vec![top.to_owned()];
     while let Some(directory) = open.pop() {
-        for entry in std::fs::read_dir(&directory)? {
+        let entries = match std::fs::read_dir(&directory) {
+            // A node that runs has removed it since it was seen.
+            Err(error) if error.kind() == ErrorKind::NotFound && directory != top => continue,
+            entries => entries?,
+        };
+        for entry in entries {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
                 open.push(entry.path());

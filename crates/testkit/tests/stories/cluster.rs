@@ -4,10 +4,12 @@
 mod bulk;
 mod faults;
 mod guards;
+mod helm;
 mod load;
 mod plain;
 mod pools;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -36,7 +38,7 @@ pub(crate) async fn run(options: &Options, report: &mut Report) {
         Ok(cluster) => cluster,
         Err(error) => return report.skip("a cluster", 1, &format!("{error:#}")),
     };
-    match inventory::objects(&cluster.http).await {
+    match at_rest(&cluster).await {
         Ok(before) => cluster.before = before,
         Err(error) => return report.note("the cluster says what it has", Err(error)),
     }
@@ -68,14 +70,35 @@ pub(crate) async fn run(options: &Options, report: &mut Report) {
         "the API server is away for a minute under load" => faults::api_server_away,
         "without patches" => plain::without_patches,
         "agentcube uninstall leaves the cluster as it was" => uninstall,
+        "the chart by Helm: the same, installed and taken away" => helm::installs,
     }
+}
+
+/// What a cluster has that has just come up, once nothing more is added to it.
+async fn at_rest(cluster: &Whole) -> Result<BTreeSet<String>> {
+    let mut before = inventory::objects(&cluster.http).await?;
+    let resting = async {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = inventory::objects(&cluster.http).await?;
+            if now == before {
+                return Ok(now);
+            }
+            before = now;
+        }
+    };
+    tokio::time::timeout(LIMIT, resting).await.context("it never comes to rest")?
 }
 
 /// Everything of ours goes, and what users have made of our kinds with it.
 async fn uninstall(world: &World) -> Result<()> {
     let cluster = world.cluster().context("it is a cluster")?;
     cluster.run(&["uninstall", "--all"])?;
-    // Envoy Gateway takes its Envoys away by itself.
+    as_it_was(cluster).await
+}
+
+/// Waits until the cluster has what it had before. Envoy Gateway takes its Envoys away by itself.
+async fn as_it_was(cluster: &Whole) -> Result<()> {
     let leaving = async {
         loop {
             // While kinds go, a server may still list one that it does not know any more.
@@ -113,9 +136,11 @@ pub(crate) async fn routers_at_rest(cluster: &Whole, task: &str, pods: &[Value])
     let seen = |leases: &Objects| {
         let of_router =
             |lease: &&Value| lease["metadata"]["labels"][labels::LEASE] == labels::LEASE_OF_ROUTER;
-        let mut routers = leases.values().filter(of_router);
-        routers
-            .all(|lease| annotation(lease, labels::SEEN_PODS).parse().is_ok_and(|seen: u64| seen >= newest))
+        let mut routers = leases.values().filter(of_router).peekable();
+        routers.peek().is_some()
+            && routers.all(|lease| {
+                annotation(lease, labels::SEEN_PODS).parse().is_ok_and(|seen: u64| seen >= newest)
+            })
     };
     watch::until(&cluster.http, &leases, "every router has seen the Pods", LIMIT, seen).await?;
     let under_way = format!("agentcube_requests_in_flight{{namespace=\"default\",task=\"{task}\"}}");

@@ -1,16 +1,13 @@
 //! How sessions, instances and Tasks end.
 
-use std::time::Duration;
-
 use agentcube_testkit::Request;
 use agentcube_testkit::watch::{self, Objects};
 use anyhow::{Context, Result};
 use http::Method;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::world::{LEASES, LIMIT, World, annotation, condition, expect, name, of, sessions};
-
-const LOOK: Duration = Duration::from_millis(200);
+use crate::world::{LEASES, LIMIT, LOOK, World, annotation, condition, expect, name, of, sessions};
 
 fn none(pods: &[&Value]) -> bool {
     pods.is_empty()
@@ -64,7 +61,7 @@ pub(crate) async fn ttl(world: &World) -> Result<()> {
 }
 
 pub(crate) async fn reuse(world: &World) -> Result<()> {
-    let lifecycle = json!({ "reusePolicy": "Always", "idleTimeout": "2s" });
+    let lifecycle = json!({ "reusePolicy": "Always", "idleTimeout": "5s" });
     let scaling = json!({ "scalingMode": "OnDemand", "minInstances": 1, "maxInstances": 1,
         "instanceLifecycle": lifecycle });
     let mut spec = sessions(scaling);
@@ -85,14 +82,20 @@ pub(crate) async fn reuse(world: &World) -> Result<()> {
 }
 
 pub(crate) async fn stream(world: &World) -> Result<()> {
-    let scaling = json!({ "scalingMode": "OnDemand", "instanceLifecycle": { "idleTimeout": "2s" } });
+    let scaling = json!({ "scalingMode": "OnDemand", "instanceLifecycle": { "idleTimeout": "4s" } });
     world.task("stream", sessions(scaling)).await?;
     let first = world.say("stream", "ada", "hello").await?.instance()?;
-    // Some thirty words at 300 ms: several times as long as a session may be idle.
-    let words = "one two three four five six seven eight nine ten ".repeat(2);
+    // Some fifty words at 300 ms: several times as long as a session may be idle.
+    let words = "one two three four five six seven eight nine ten ".repeat(4);
     let headers = [("x-session-id", "ada")];
-    let answer = world.ask(Method::POST, "/default/stream/stream", &headers, &words).await?;
-    let text = answer.text();
+    let answer = world.begin(Method::POST, "/default/stream/stream", &headers, &words).await?;
+    let mut body = answer.into_body();
+    let begun = tokio::time::timeout(LIMIT, body.frame()).await?.context("it says nothing")??;
+    let begun = begun.into_data().map(|data| String::from_utf8_lossy(&data).into_owned());
+    let begun = begun.unwrap_or_default();
+    expect(!begun.contains("event: done"), "what is said is heard while the rest is to come", &begun)?;
+    let rest = tokio::time::timeout(LIMIT, body.collect()).await.context("it has no end")??.to_bytes();
+    let text = begun + &String::from_utf8_lossy(&rest);
     expect(text.contains("event: done") && text.contains(&first), "it was heard to its end", &text)?;
     let after = world.say("stream", "ada", "hello").await?;
     expect(after.json()["turn"] == 3, "and the session goes on", &after)?;

@@ -22,7 +22,7 @@ use rustls_pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::world::{Answer, LIMIT, LOOK, World, condition, expect};
+use crate::world::{Answer, KNOWN, LIMIT, LOOK, World, condition, expect};
 
 const GATEWAYS: &str = "/apis/agentcube.io/v1alpha1/namespaces/default/taskgateways";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -132,11 +132,18 @@ impl Front {
         Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, body })
     }
 
-    /// Waits until it refuses who has no token: a gateway is programmed before its Envoys have heard of everything.
+    /// Waits until it refuses who has no token: a gateway is programmed before its Envoys have heard of everything, each of
+    /// their threads by itself.
     async fn listens(&self) -> Result<()> {
         let asking = async {
-            while !self.ask(Method::GET, &[]).await.is_ok_and(|answer| answer.status == 401) {
-                tokio::time::sleep(LOOK).await;
+            let mut refused = 0;
+            while refused < KNOWN {
+                if self.ask(Method::GET, &[]).await.is_ok_and(|answer| answer.status == 401) {
+                    refused += 1;
+                } else {
+                    refused = 0;
+                    tokio::time::sleep(LOOK).await;
+                }
             }
         };
         tokio::time::timeout(LIMIT, asking).await.context("the gateway never asks for a token")

@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 pub(crate) const LOOK: Duration = Duration::from_millis(200);
 /// So often in a row a Task has to be known through Envoy, until it is taken for known everywhere.
-const KNOWN: usize = 16;
+pub(crate) const KNOWN: usize = 16;
 pub(crate) const TASKS: &str = "/apis/agentcube.io/v1alpha1/namespaces/default/tasks";
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";

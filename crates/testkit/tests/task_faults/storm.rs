@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::random::Random;
 use crate::wire::{Line, Weather};
-use crate::world::{LONG, Router, World, timing};
+use crate::world::{LONG, Router, World};
 
 /// What a storm is like.
 #[derive(Clone, Copy, Debug)]
@@ -198,8 +198,9 @@ impl Scene {
     async fn cut_one(&self) {
         let router = self.any();
         router.line.cut(true);
+        let timing = &self.world.timing;
         let longest =
-            if self.random.chance(0.2) { timing().out_of_touch.mul_f64(1.5) } else { timing().silent * 2 };
+            if self.random.chance(0.2) { timing.out_of_touch.mul_f64(1.5) } else { timing.silent * 2 };
         tokio::time::sleep(longest.mul_f64(self.random.unit())).await;
         router.line.cut(false);
     }

@@ -39,13 +39,14 @@ const NODE: &str = "node";
 /// Longer than anything takes that goes right.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
-/// So short that everything happens within seconds, so long that a busy machine keeps them.
-pub(crate) fn timing() -> Timing {
+/// So short that everything happens within seconds, so long that a busy machine keeps them, even beside a whole cluster.
+fn timing(whole: bool) -> Timing {
+    let (silent, out_of_touch) = if whole { (3_000, 8_000) } else { (1_500, 5_000) };
     Timing {
         grace: Duration::from_millis(800),
         heartbeat: Duration::from_millis(200),
-        silent: Duration::from_millis(1500),
-        out_of_touch: Duration::from_secs(5),
+        silent: Duration::from_millis(silent),
+        out_of_touch: Duration::from_millis(out_of_touch),
     }
 }
 
@@ -67,6 +68,7 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) task: TaskId,
     pub(crate) book: Arc<Book>,
+    pub(crate) timing: Timing,
     _stop: DropGuard,
     _server: Backend,
 }
@@ -126,7 +128,8 @@ impl World {
             maximum,
         )));
         tokio::spawn(stop.clone().run_until_cancelled_owned(observe_leases(client.clone(), book.clone())));
-        Ok(World { client, task, book, _stop: stop.drop_guard(), _server: server })
+        let timing = timing(matches!(server, Backend::Real { whole: true, .. }));
+        Ok(World { client, task, book, timing, _stop: stop.drop_guard(), _server: server })
     }
 
     pub(crate) fn pods(&self) -> Api<Pod> {
@@ -152,7 +155,7 @@ impl World {
     pub(crate) fn router(&self, name: &str, process: u64, line: Arc<Line>) -> Router {
         let keys = Keys::generate(KeyId::new("k1").expect("k1 is an id"));
         let options =
-            reserve::Options { name: name.into(), namespace: SYSTEM.into(), keys, timing: timing() };
+            reserve::Options { name: name.into(), namespace: SYSTEM.into(), keys, timing: self.timing };
         let reserver = Reserver::new(line.client(&self.client), options);
         let running = tokio::spawn(reserver.clone().run(CancellationToken::new()));
         let (gone, task) = (CancellationToken::new(), self.task.clone());
@@ -160,7 +163,7 @@ impl World {
     }
 
     pub(crate) fn manager(&self, line: &Arc<Line>) -> tokio::task::JoinHandle<()> {
-        let options = lifecycle::Options { namespace: SYSTEM.into(), timing: timing(), limits: limits() };
+        let options = lifecycle::Options { namespace: SYSTEM.into(), timing: self.timing, limits: limits() };
         let manager = Manager::new(line.client(&self.client), options);
         tokio::spawn(manager.run(CancellationToken::new()))
     }

@@ -196,7 +196,7 @@ async fn restarts_in_place(stage: &mut Stage) -> Result {
 }
 
 async fn deadline(stage: &mut Stage) -> Result {
-    stage.apply(&manifest("  activeDeadlineSeconds: 2\n")).await?;
+    stage.apply(&manifest("  activeDeadlineSeconds: 10\n")).await?;
     stage.until("a Pod is made", |world| world.pods_where(is_active).len() == 1).await?;
     stage.start_all().await?;
     stage.record("the Pod is told to end", going(1)).await?;

@@ -100,6 +100,17 @@ fn replicas(world: &mut World, count: i32) {
     world.edit(|spec| spec["components"][0]["groups"][0]["replicas"] = count.into());
 }
 
+/// Status and reason of two conditions.
+fn said(world: &World) -> [(&'static str, &'static str, &'static str); 2] {
+    let status = world.status();
+    ["TasksReady", "Ready"].map(|type_| {
+        let found = conditions::find(&status.conditions, type_).unwrap();
+        let known = ["TaskTimedOut", "TaskFailed", "Cancelled", "AsWanted"];
+        let reason = known.into_iter().find(|known| *known == found.reason).unwrap();
+        (type_, if found.status == "True" { "True" } else { "False" }, reason)
+    })
+}
+
 #[test]
 fn a_failure_is_undone_and_tried_again_with_back_off() {
     let mut world = World::provisioned(app(json!({})), plugin(json!({})));
@@ -121,6 +132,10 @@ fn a_failure_is_undone_and_tried_again_with_back_off() {
             world.pass_time(Duration::from_millis(1));
         } else {
             assert_eq!((world.is(id), world.task(id).error.as_deref()), (S::Failed, Some("no room")));
+            assert_eq!(
+                said(&world),
+                [("TasksReady", "False", "TaskFailed"), ("Ready", "False", "TaskFailed")]
+            );
         }
     }
     assert_eq!(world.status().phase, Some(AppPhase::Failed));
@@ -162,6 +177,7 @@ fn what_takes_too_long_is_stopped_before_the_next_begins() {
     world.settle();
     assert_eq!((world.is(first), world.is(second)), (S::Failed, S::Skipped));
     assert_eq!(world.task(first).error.as_deref(), Some("not done within 5m0s"));
+    assert_eq!(said(&world), [("TasksReady", "False", "TaskTimedOut"), ("Ready", "False", "TaskTimedOut")]);
     // Even if it cannot be undone, it ends.
     world.edit(|spec| spec["components"][1]["groups"][0]["replicas"] = 3.into());
     world.settle();
@@ -212,6 +228,53 @@ fn a_change_during_a_change_waits_and_a_cancel_lets_it_begin() {
     assert_eq!(world.components["nodes"].spec.groups[0].replicas, 7);
     let annotations = world.app.metadata.annotations.clone().unwrap();
     assert!(annotations.is_empty(), "{annotations:?}");
+}
+
+#[test]
+fn tasks_have_ended_when_they_are_over_and_not_before() {
+    let mut world = World::provisioned(app(two()), plugin(ordered()));
+    world.edit(|spec| spec["config"] = json!({ "a": 1 }));
+    world.settle();
+    let (first, second) = ("2-storage-config", "2-compute-config");
+    let times = |world: &World, id: &str| {
+        let task = world.task(id);
+        (task.completed_at.map(|at| at.0), task.undone_since.map(|at| at.0))
+    };
+    world.cancel(&[second]);
+    world.settle();
+    assert_eq!((world.is(second), times(&world, second)), (S::Cancelled, (Some(world.now), None)));
+    world.report("storage", PartPhase::Failed, "Progressing", "no room");
+    world.settle();
+    assert_eq!((world.is(first), times(&world, first)), (S::InProgress, (None, Some(world.now))));
+    world.pass_time(Duration::from_secs(1));
+    world.obey();
+    world.settle();
+    assert_eq!((world.is(first), times(&world, first)), (S::RetryPending, (None, None)));
+    world.cancel(&[first]);
+    world.settle();
+    assert_eq!((world.is(first), times(&world, first)), (S::Cancelled, (Some(world.now), None)));
+    world.retry(&[first], false);
+    world.settle();
+    assert_eq!((world.is(first), times(&world, first)), (S::InProgress, (None, None)));
+}
+
+#[test]
+fn a_time_out_is_forgotten_with_the_next_attempt() {
+    let mut world = World::provisioned(app(json!({})), plugin(json!({})));
+    replicas(&mut world, 5);
+    world.settle();
+    world.pass_time(world.limits.task_timeout);
+    world.settle();
+    world.obey();
+    world.settle();
+    assert!(world.is("2-nodes-resources") == S::Failed && world.task("2-nodes-resources").timed_out);
+    world.retry(&["2-nodes-resources"], false);
+    world.settle();
+    world.report("nodes", PartPhase::Failed, "TemplateError", "no");
+    world.settle();
+    world.obey();
+    world.settle();
+    assert_eq!(said(&world)[0], ("TasksReady", "False", "TaskFailed"));
 }
 
 #[test]
@@ -328,11 +391,42 @@ fn a_component_that_the_server_refuses_fails_its_task_at_once() {
 }
 
 #[test]
+fn an_app_whose_outputs_are_refused_waits_and_says_so() {
+    let fault = Fault { reason: conditions::middleware::REASON_FORBIDDEN, message: "no Secrets here".into() };
+    let said = |world: &World| {
+        let status = world.status();
+        let found = ["TasksReady", "Ready"].map(|type_| {
+            let found = conditions::find(&status.conditions, type_).unwrap();
+            (found.status == "True", found.reason.clone(), found.message.clone())
+        });
+        (found, status.phase)
+    };
+    let refused = |holds: bool| (holds, "Forbidden".to_owned(), "no Secrets here".to_owned());
+    let mut world = World::new(app(json!({})), plugin(json!({})));
+    world.outputs = Some(fault.clone());
+    world.finish();
+    assert!(world.components.is_empty() && world.status().tasks.is_empty());
+    assert_eq!(said(&world), ([refused(false), refused(false)], Some(AppPhase::Pending)));
+    world.outputs = None;
+    world.finish();
+    assert_eq!(world.status().phase, Some(AppPhase::Running));
+    // What runs goes on; what is new waits.
+    world.outputs = Some(fault);
+    replicas(&mut world, 5);
+    world.finish();
+    assert_eq!(said(&world), ([refused(false), refused(true)], Some(AppPhase::Failed)));
+    assert_eq!(world.components["nodes"].spec.groups[0].replicas, 3);
+    world.outputs = None;
+    world.finish();
+    assert_eq!(world.components["nodes"].spec.groups[0].replicas, 5);
+}
+
+#[test]
 fn specs_that_cannot_work_are_refused() {
     let volume = json!({ "components": [{ "name": "nodes", "groups": [{ "name": "main",
         "storage": { "size": "2Gi", "storageClass": "fast" } }] }] });
     type Edit = fn(&mut serde_json::Value);
-    let cases: [(&str, &str, Edit); 7] = [
+    let cases: [(&str, &str, Edit); 6] = [
         ("RuntimeUnsupported", "not 9", |spec| spec["runtime"]["version"] = "9".into()),
         ("UpgradeRefused", "leads to 7.2 from: 7.1", |spec| spec["runtime"]["version"] = "7.2".into()),
         ("MigrationNeeded", "StorageClass", |spec| {
@@ -343,10 +437,6 @@ fn specs_that_cannot_work_are_refused() {
         }),
         ("ConfigurationInvalid", "longer than 52", |spec| {
             spec["components"][0]["groups"][0]["name"] = "x".repeat(50).into();
-        }),
-        ("ConfigurationInvalid", "schedule is not carried out yet", |spec| {
-            spec["backup"] = json!({ "enabled": true, "storage": { "provider": "pvc", "bucket": "b" },
-                "schedule": { "enabled": true, "cron": "0 2 * * *" } });
         }),
         ("ConfigurationInvalid", "no alert Missing", |spec| {
             spec["monitoring"] = json!({ "settings": { "alerts": { "disabledRules": ["Missing"] } } });
@@ -372,6 +462,60 @@ fn specs_that_cannot_work_are_refused() {
     world.plugin = plugin;
     world.finish();
     assert_eq!(world.status().phase, Some(AppPhase::Running));
+}
+
+#[test]
+fn backups_that_cannot_be_taken_are_refused() {
+    let pvc = json!({ "provider": "pvc", "bucket": "b" });
+    let job = json!([{ "name": "backup", "type": "Job", "template": "x" }]);
+    let able = json!({ "capabilities": { "scaling": true, "backup": true }, "templates": job });
+    let unable = json!({ "capabilities": { "scaling": true }, "templates": job });
+    let bare = json!({ "capabilities": { "backup": true },
+        "templates": [{ "name": "backup", "type": "service", "template": "x" }] });
+    let with = |key: &str, value: serde_json::Value| {
+        let mut backup = json!({ "enabled": true, "storage": pvc });
+        backup[key] = value;
+        backup
+    };
+    let s3 = json!({ "provider": "s3", "bucket": "b" });
+    let key = json!({ "algorithm": "aes-256-gcm", "keySecretRef": { "name": "k" } });
+    let cases = [
+        (
+            &able,
+            with("schedule", json!({ "enabled": true, "cron": "0 2 * * *" })),
+            Some("backup.schedule is not"),
+        ),
+        (
+            &able,
+            with("storage", s3.clone()),
+            Some("backup.storage.provider s3 is not supported yet: use pvc"),
+        ),
+        (
+            &able,
+            with("settings", json!({ "archive": { "format": "zip" } })),
+            Some("format zip is not supported yet: use tar.gz"),
+        ),
+        (&able, with("settings", json!({ "encryption": key })), Some("backup.settings.encryption is not")),
+        (&able, with("retention", json!({ "keepCount": 3 })), Some("backup.retention is not")),
+        (&unable, with("storage", pvc.clone()), Some("does not have the capability backup: disable it")),
+        (&bare, with("storage", pvc.clone()), Some("has no template backup of type job: disable it")),
+        (&able, with("settings", json!({ "archive": { "format": "tar.gz" } })), None),
+        (&unable, json!({ "enabled": false, "storage": s3 }), None),
+    ];
+    for (plugin_spec, backup, wanted) in cases {
+        let mut world = World::new(app(json!({ "backup": backup })), plugin(plugin_spec.clone()));
+        world.finish();
+        let status = world.status();
+        let ready = conditions::find(&status.conditions, conditions::middleware::TASKS_READY).unwrap();
+        match wanted {
+            Some(message) => {
+                assert_eq!(ready.reason, "ConfigurationInvalid", "{backup}");
+                assert!(ready.message.contains(message), "{}", ready.message);
+                assert!(world.components.is_empty());
+            }
+            None => assert_eq!(ready.status, "True", "{backup}: {}", ready.message),
+        }
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::app::Limits;
 use crate::app::plan::{Observed, Operation, Plan, plan};
+use crate::group::observe::Fault;
 use crate::parts::{self, Components};
 use crate::refusals::Refused;
 
@@ -22,6 +23,7 @@ pub(super) struct World {
     pub(super) plugin: Option<Plugin>,
     pub(super) components: BTreeMap<String, Component>,
     pub(super) refused: BTreeMap<String, Refused>,
+    pub(super) outputs: Option<Fault>,
     pub(super) now: Timestamp,
     pub(super) since: Timestamp,
     pub(super) limits: Limits,
@@ -58,6 +60,7 @@ impl World {
             plugin: Some(plugin),
             components: BTreeMap::new(),
             refused: BTreeMap::new(),
+            outputs: None,
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
             since: Timestamp::MIN,
             limits: Limits::default(),
@@ -71,8 +74,9 @@ impl World {
 
     pub(super) fn plan(&self) -> Plan {
         let (app, plugin, components) = (&self.app, self.plugin.as_ref(), &self.components);
-        let (refused, limits) = (&self.refused, &self.limits);
-        plan(&Observed { app, plugin, components, refused, now: self.now, since: self.since, limits })
+        let (refused, limits, outputs) = (&self.refused, &self.limits, self.outputs.as_ref());
+        let (now, since) = (self.now, self.since);
+        plan(&Observed { app, plugin, components, refused, outputs, now, since, limits })
     }
 
     /// Plans and writes; not more than so many writes, as if it died then. Whether anything was written.
@@ -288,6 +292,8 @@ fn check(
     for task in &after.tasks {
         let old = before.tasks.iter().find(|old| old.task_id == task.task_id);
         let was = old.map_or(ChangeStatus::Pending, |old| old.status);
+        let (ended, completed_at) = (task.status.is_final(), task.completed_at.is_some());
+        assert_eq!(ended, completed_at, "{} is {:?}", task.task_id, task.status);
         if was == ChangeStatus::Done {
             assert_eq!(task.status, ChangeStatus::Done, "{} runs twice", task.task_id);
         }

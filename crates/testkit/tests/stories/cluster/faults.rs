@@ -7,12 +7,14 @@ use agentcube_testkit::cluster::whole::{SYSTEM, Whole};
 use agentcube_testkit::watch::{self, Objects};
 use anyhow::{Context, Result, ensure};
 use http::Method;
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::load::Load;
-use crate::world::{LIMIT, World, expect, name, sessions};
+use crate::world::{LIMIT, LOOK, World, expect, name, sessions};
 
 const SESSIONS: usize = 8;
 /// How long the API server is away.
@@ -60,6 +62,7 @@ async fn begins(world: &World, task: &str, session: &str) -> Result<()> {
             }
             let told = answer.status == 503 && answer.headers.contains_key("retry-after");
             expect(told, "a refusal says when to ask again", &answer)?;
+            tokio::time::sleep(LOOK).await;
         }
     };
     tokio::time::timeout(LIMIT, asking).await.context("a new session never gets an instance")?
@@ -73,7 +76,7 @@ async fn answers(world: &World) -> Result<()> {
             if ready.is_ok_and(|reply| reply.is_success()) {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(LOOK).await;
         }
     };
     tokio::time::timeout(LIMIT, asking).await.context("the API server does not come back")
@@ -82,18 +85,15 @@ async fn answers(world: &World) -> Result<()> {
 pub(crate) async fn leader_killed(world: &World) -> Result<()> {
     talkers(world, "led").await?;
     let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases");
-    let lease = world.http.send(Request::new(Method::GET, format!("{leases}/{LEADER}"))).await?.value();
-    let before = lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
     let pods = format!("/api/v1/namespaces/{SYSTEM}/pods");
-    let all = watch::until(&world.http, &pods, "Pods are listed", LIMIT, |_| true).await?;
-    let leader = all.values().map(name).find(|pod| !pod.is_empty() && before.starts_with(pod));
-    let leader = leader.with_context(|| format!("no Pod holds the Lease of {before:?}"))?.to_owned();
     Load::during(world, "led", SESSIONS, async |_| {
-        let now = json!({ "gracePeriodSeconds": 0 });
-        let killed =
-            world.http.send(Request::new(Method::DELETE, format!("{pods}/{leader}")).json(&now)).await?;
-        ensure!(killed.is_success(), "{}", killed.value());
-        // The old one works on until it hears of its end, and what is asked now might still be done by it.
+        let lease = world.http.send(Request::new(Method::GET, format!("{leases}/{LEADER}"))).await?.value();
+        let before = lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
+        let all = watch::until(&world.http, &pods, "Pods are listed", LIMIT, |_| true).await?;
+        let leader = all.values().map(name).find(|pod| !pod.is_empty() && before.starts_with(pod));
+        let leader = leader.with_context(|| format!("no Pod holds the Lease of {before:?}"))?;
+        kill_in(leader)?;
+        // It had no time to give its Lease up.
         let another = |leases: &Objects| {
             let holder = leases.get(LEADER).and_then(|lease| lease["spec"]["holderIdentity"].as_str());
             holder.is_some_and(|holder| !holder.is_empty() && holder != before)
@@ -104,6 +104,21 @@ pub(crate) async fn leader_killed(world: &World) -> Result<()> {
     .await?;
     world.remove("led-anew").await?;
     world.remove("led").await
+}
+
+/// Kills whatever runs in a Pod of this node, as suddenly as a machine fails. Its processes see its name as their host's.
+fn kill_in(pod: &str) -> Result<()> {
+    let mut killed = 0;
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let number = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        let host = std::fs::read_to_string(entry.path().join("root/etc/hostname")).unwrap_or_default();
+        if let Some(number) = number.filter(|_| host.trim() == pod) {
+            rustix::process::kill_process(number, Signal::KILL)?;
+            killed += 1;
+        }
+    }
+    ensure!(killed > 0, "nothing runs in {pod}");
+    Ok(())
 }
 
 /// An agent that shakes hands as WebSockets do, and says again whatever it is told.
@@ -145,7 +160,18 @@ pub(crate) async fn echoes(world: &World, task: &str) -> Result<()> {
 pub(crate) struct Socket(TcpStream);
 
 impl Socket {
+    /// Waits until one opens: without patches Envoy hears of an instance after its router.
     pub(crate) async fn open(world: &World, task: &str, session: &str) -> Result<Socket> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match Self::try_open(world, task, session).await {
+                Err(_) if Instant::now() < deadline => tokio::time::sleep(LOOK).await,
+                other => return other,
+            }
+        }
+    }
+
+    async fn try_open(world: &World, task: &str, session: &str) -> Result<Socket> {
         let mut stream = TcpStream::connect(world.gateway).await?;
         let head = format!(
             "GET /default/{task}/ HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
@@ -198,8 +224,9 @@ pub(crate) async fn routers_rolled(world: &World) -> Result<()> {
     socket.echo("before").await?;
     Load::during(world, "rolled", SESSIONS, async |load| {
         let path = format!("/apis/apps/v1/namespaces/{SYSTEM}/deployments/agentcube-router");
+        let now = format!("{:?}", std::time::SystemTime::now());
         let patch = json!({ "spec": { "template": { "metadata": { "annotations": {
-            "kubectl.kubernetes.io/restartedAt": "now" } } } } });
+            "kubectl.kubernetes.io/restartedAt": now } } } } });
         let request = Request::new(Method::PATCH, &*path)
             .body("application/strategic-merge-patch+json", patch.to_string());
         let patched = world.http.send(request).await?;
@@ -216,6 +243,7 @@ pub(crate) async fn routers_rolled(world: &World) -> Result<()> {
             })
         };
         watch::until(&world.http, &deployments, "the routers are rolled", LIMIT * 2, rolled).await?;
+        socket.echo("during").await.context("the WebSocket")?;
         // The old ones are gone, too.
         let pods = format!("/api/v1/namespaces/{SYSTEM}/pods");
         let gone = |objects: &Objects| {

@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::json;
 
 use super::faults::Socket;
-use crate::world::{LIMIT, World, expect, sessions};
+use crate::world::{KNOWN, LIMIT, World, expect, sessions};
 
 const LOOK: Duration = Duration::from_millis(500);
 const TURNS: usize = 10;
@@ -36,15 +36,7 @@ pub(crate) async fn without_patches(world: &World) -> Result<()> {
     expect(nobody.status == 400, "without a session there is no instance", &nobody)?;
 
     super::faults::echoes(world, "plain-echo").await?;
-    let opening = async {
-        loop {
-            match Socket::open(world, "plain-echo", "ada").await {
-                Ok(socket) => return socket,
-                Err(_) => tokio::time::sleep(LOOK).await,
-            }
-        }
-    };
-    let mut socket = tokio::time::timeout(LIMIT, opening).await.context("no WebSocket opens")?;
+    let mut socket = Socket::open(world, "plain-echo", "ada").await?;
     socket.echo("hello").await?;
     drop(socket);
     world.remove("plain-echo").await?;
@@ -54,17 +46,23 @@ pub(crate) async fn without_patches(world: &World) -> Result<()> {
 /// The instance of a session, once Envoy has heard of it: until then requests may go astray, which is what patches are for.
 async fn settled(world: &World, session: &str) -> Result<String> {
     let settling = async {
+        let mut times = 0;
         loop {
-            let answer = world.say("plain", session, "hello").await?;
+            // While Envoy is told of an instance, it may break a connection.
+            let answer = world.say("plain", session, "hello").await;
             let pods = world.pods("plain").await?;
             let own = |pod: &&serde_json::Value| {
                 pod["metadata"]["annotations"]["agentcube.io/reserve-key"] == session
             };
             let home = pods.iter().find(own).map(|pod| crate::world::name(pod).to_owned());
-            if answer.status == 200 && home == answer.instance().ok() {
+            let reached = answer.and_then(|answer| answer.instance()).ok();
+            times = if reached.is_some() && reached == home { times + 1 } else { 0 };
+            if times == KNOWN {
                 return home.context("it has one");
             }
-            tokio::time::sleep(LOOK).await;
+            if times == 0 {
+                tokio::time::sleep(LOOK).await;
+            }
         }
     };
     tokio::time::timeout(LIMIT, settling).await.context("a session never reaches its instance")?
