@@ -1,9 +1,13 @@
 //! Regenerates the golden files. What is generated comes from programs of the workspace or from the real
 //! server, never from here. With `check`, nothing is written and a difference is a failure.
 
+use std::path::Path;
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::process::{cargo, quietly, succeeds};
+use crate::suites::{self, Tools};
 use crate::{Settings, setup};
 
 /// Regenerates all, or says whether anything would change.
@@ -17,14 +21,15 @@ pub(crate) fn run(settings: &Settings, check: bool) -> Result<bool> {
             return Ok(false);
         }
     }
-    let mut well = generated(settings, "definitions", check)?;
-    well &= generated(settings, "protos", check)?;
-    well &= command_line(settings, check)?;
+    let Tools { product, generator } = suites::tools(settings)?;
+    let mut well = generated(settings, &generator, "definitions", check)?;
+    well &= generated(settings, &generator, "protos", check)?;
+    well &= command_line(settings, &product, check)?;
     if !check {
         well &= sessions(settings)?;
     }
     if real.is_ok() {
-        well &= generated(settings, "schemas", check)?;
+        well &= generated(settings, &generator, "schemas", check)?;
         if !check {
             well &= record(settings)?;
         }
@@ -32,28 +37,15 @@ pub(crate) fn run(settings: &Settings, check: bool) -> Result<bool> {
     Ok(well)
 }
 
-fn generated(settings: &Settings, what: &str, check: bool) -> Result<bool> {
-    let program = [
-        "run",
-        "--quiet",
-        "-p",
-        "agentcube-testkit",
-        "--features",
-        "generate",
-        "--bin",
-        "generate",
-        "--",
-        what,
-    ];
-    let mut command = cargo(&settings.root);
-    command.args(program).env("AGENTCUBE_CACHE", &settings.cache);
+fn generated(settings: &Settings, generator: &Path, what: &str, check: bool) -> Result<bool> {
+    let mut command = Command::new(generator);
+    command.arg(what).current_dir(&settings.root).env("AGENTCUBE_CACHE", &settings.cache);
     succeeds(if check { command.arg("--check") } else { &mut command })
 }
 
 /// The reference of the command line, as the program prints it.
-fn command_line(settings: &Settings, check: bool) -> Result<bool> {
-    let program = ["run", "--quiet", "-p", "agentcube", "--", "__reference"];
-    let text = quietly(cargo(&settings.root).args(program))?;
+fn command_line(settings: &Settings, product: &Path, check: bool) -> Result<bool> {
+    let text = quietly(Command::new(product).arg("__reference"))?;
     let path = settings.root.join("docs/CLI.md");
     if std::fs::read_to_string(&path).unwrap_or_default() == text {
         return Ok(true);

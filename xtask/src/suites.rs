@@ -10,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use self::programs::Program;
+pub(crate) use self::programs::{Tools, tools};
 use crate::{Settings, cluster, setup};
 
 /// A suite: test programs, and what they need.

@@ -21,9 +21,12 @@ const FEATURES: &[(&str, &str)] = &[
     ("agentcube-runtime", "oci-tests"),
     ("agentcube-testkit", "router"),
     ("agentcube-testkit", "fastpath"),
+    ("agentcube-testkit", "generate"),
 ];
 /// The package of the binary, which many suites run, and a test program of it: cargo builds the one with the other.
 const PRODUCT: (&str, &str) = ("agentcube", "cli");
+/// The same of the program that writes generated files.
+const GENERATOR: (&str, &str) = ("generate", "durability");
 
 /// Something that was built.
 pub(super) struct Program {
@@ -75,10 +78,40 @@ impl Program {
 
 /// Builds what these suites run.
 pub(super) fn build(settings: &Settings, suites: &[&Suite]) -> Result<Vec<Program>> {
-    let mut command = cargo(&settings.root);
-    command.args(["test", "--no-run", "--locked", "--message-format=json-render-diagnostics"]);
+    let mut command = with_features(settings);
     select(&mut command, suites);
     eprintln!("== building the tests");
+    built(command)
+}
+
+/// The product and the generator of files, as the suites have them: so nothing is built twice.
+pub(crate) struct Tools {
+    pub(crate) product: PathBuf,
+    pub(crate) generator: PathBuf,
+}
+
+pub(crate) fn tools(settings: &Settings) -> Result<Tools> {
+    let mut command = with_features(settings);
+    command.args([PRODUCT.1, GENERATOR.1].iter().flat_map(|name| ["--test", name]));
+    let programs = built(command)?;
+    let find = |what: fn(&Program) -> bool| {
+        let found = programs.iter().find(|program| what(program));
+        found.map(|program| program.executable.clone()).context("cargo did not build what it was asked for")
+    };
+    let is_generator = |it: &Program| !it.is_test && it.kind == "bin" && it.name == GENERATOR.0;
+    Ok(Tools { product: find(Program::is_the_product)?, generator: find(is_generator)? })
+}
+
+/// All packages with all features, however few of their programs are wanted: so each finds what another has built.
+fn with_features(settings: &Settings) -> Command {
+    let mut command = cargo(&settings.root);
+    command.args(["test", "--no-run", "--locked", "--message-format=json-render-diagnostics"]);
+    let features = FEATURES.iter().map(|(package, feature)| format!("{package}/{feature}"));
+    command.arg("--workspace").args(["--features", &features.collect::<Vec<_>>().join(",")]);
+    command
+}
+
+fn built(mut command: Command) -> Result<Vec<Program>> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let output = child.stdout.take().context("cargo has no standard output")?;
     let mut programs = Vec::new();
@@ -89,10 +122,7 @@ pub(super) fn build(settings: &Settings, suites: &[&Suite]) -> Result<Vec<Progra
     Ok(programs)
 }
 
-/// All packages with all features, however few of their programs are wanted: so each suite finds what another has built.
 fn select(command: &mut Command, suites: &[&Suite]) {
-    let features = FEATURES.iter().map(|(package, feature)| format!("{package}/{feature}"));
-    command.arg("--workspace").args(["--features", &features.collect::<Vec<_>>().join(",")]);
     let tests = suites.iter().flat_map(|suite| suite.tests);
     let names: Option<Vec<&str>> = tests
         .map(|tests| match tests {
