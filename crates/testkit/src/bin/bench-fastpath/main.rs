@@ -153,13 +153,16 @@ async fn measure(options: &Options, only: Option<&str>) -> Result<(Vec<Measured>
     let up = place.start().await?;
     pool::import(&place, &archive)?;
     let mut skipped = Vec::new();
-    let mut peers = pools(&up.http, &mut skipped).await?;
+    let measures = |name: &str| only.is_none_or(|only| name == only);
+    let mut peers = pools(&up.http, measures, &mut skipped).await?;
     for (name, prepared) in [(report::SESSION, 0), (report::SESSION_PREPARED, AT_ONCE)] {
-        peers.push(Peer::Sessions(Sessions::make(&up.http, &place, name, prepared).await?));
+        if measures(name) {
+            peers.push(Peer::Sessions(Sessions::make(&up.http, &place, name, prepared).await?));
+        }
     }
     peers.push(Peer::Plain(Plain::new(&root)?));
     peers.extend(others(&root, &archive, &mut skipped));
-    peers.retain(|peer| only.is_none_or(|only| peer.name() == only));
+    peers.retain(|peer| measures(&peer.name()));
     // Last in each turn: what was claimed is made anew soon after.
     peers.sort_by_key(Peer::is_prepared);
     let measured = compare(&up.http, &peers).await?;
@@ -168,7 +171,11 @@ async fn measure(options: &Options, only: Option<&str>) -> Result<(Vec<Measured>
     Ok((measured, skipped))
 }
 
-async fn pools(http: &HttpClient, skipped: &mut Vec<String>) -> Result<Vec<Peer>> {
+async fn pools(
+    http: &HttpClient,
+    measures: impl Fn(&str) -> bool,
+    skipped: &mut Vec<String>,
+) -> Result<Vec<Peer>> {
     let ways = [
         (report::FAST, "native", 0, Way::Fast),
         (report::PREPARED, "native", AT_ONCE, Way::Fast),
@@ -176,11 +183,14 @@ async fn pools(http: &HttpClient, skipped: &mut Vec<String>) -> Result<Vec<Peer>
         (report::OBJECT, "native", 0, Way::Object),
     ];
     let mut peers = Vec::new();
-    for (name, runtime, prepared, way) in ways {
+    for (name, runtime, prepared, way) in ways.into_iter().filter(|(name, ..)| measures(name)) {
         peers.push(Peer::Pool(Pool::make(http, name, runtime, prepared, way).await?));
     }
     for runtime in OTHER_RUNTIMES {
         let name = format!("fast path, {runtime}");
+        if !measures(&name) {
+            continue;
+        }
         if let Err(error) = oci::on_the_path(runtime) {
             skipped.push(format!("{name}: {error:#}"));
             continue;
@@ -188,7 +198,10 @@ async fn pools(http: &HttpClient, skipped: &mut Vec<String>) -> Result<Vec<Peer>
         let pool = Pool::make(http, &name, runtime, 0, Way::Fast).await?;
         match pool.run(1).await {
             Ok(_) => peers.push(Peer::Pool(pool)),
-            Err(error) => skipped.push(format!("{name}: {error:#}")),
+            Err(error) => {
+                skipped.push(format!("{name}: {error:#}"));
+                pool.give_up().await?;
+            }
         }
     }
     Ok(peers)

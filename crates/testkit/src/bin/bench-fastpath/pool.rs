@@ -98,6 +98,13 @@ impl Pool {
         Ok(samples)
     }
 
+    /// Takes away what is left of a try that failed, before there is anybody else.
+    pub(crate) async fn give_up(&self) -> Result<()> {
+        let reply = self.http.send(Request::new(Method::DELETE, format!("{GROUP}/sandboxes"))).await?;
+        ensure!(reply.status == 200, "what is left of {} cannot be deleted: {}", self.name, reply.value());
+        Ok(())
+    }
+
     async fn create(&self) -> Result<(String, Sample)> {
         match self.way {
             Way::Fast => self.call(ConsistencyMode::Fast).await,
