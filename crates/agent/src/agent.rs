@@ -21,6 +21,7 @@ use crate::prepared::{self, Prepared};
 use crate::ready::Looks;
 use crate::record::Record;
 use crate::run::Handle;
+use crate::stock::{self, Stock};
 use crate::table::kept::Changed;
 use crate::table::{MOST_CAPACITY, Settings, Table};
 use crate::{Options, Parts, clock, place};
@@ -52,6 +53,7 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) logs: Logs,
     pub(crate) prepared: Prepared,
+    pub(crate) stock: Arc<Stock>,
     pub(crate) looks: Looks,
     /// The task that prepares.
     preparing: Mutex<Option<JoinHandle<()>>>,
@@ -89,6 +91,7 @@ impl Agent {
     pub(crate) fn begin(&self) {
         let inner = &self.inner;
         tokio::spawn(clock::run(Arc::downgrade(inner), inner.sooner.clone(), inner.closing.clone()));
+        tokio::spawn(stock::run(Arc::downgrade(inner), inner.closing.clone()));
         if let Some(native) = inner.parts.native.clone() {
             let preparing = prepared::run(Arc::downgrade(inner), native, inner.closing.clone());
             *inner.preparing.lock() = Some(tokio::spawn(preparing));
@@ -113,6 +116,7 @@ impl Agent {
             let _ended = preparing.await;
         }
         prepared::end(&self.inner).await;
+        self.inner.stock.end();
     }
 }
 
@@ -167,9 +171,12 @@ impl Inner {
         let directory = parts.data.join("runs");
         let make = || {
             std::fs::create_dir_all(&directory)?;
+            crate::place::keep_apart(&directory);
             directory.canonicalize()
         };
         let directory = make().map_err(|source| Error::Directory { path: directory.clone(), source })?;
+        let ahead = parts.data.join("ahead");
+        let stock = Stock::new(ahead.clone()).map_err(|source| Error::Directory { path: ahead, source })?;
         let mut table = Table::new(Settings {
             uid: options.uid.clone(),
             incarnation: incarnation.clone(),
@@ -185,6 +192,7 @@ impl Inner {
             version: watch::Sender::new(table.version()),
             state: Mutex::new(State { table, lease: Lease::new(options.dropped), runs: HashMap::new() }),
             prepared: Prepared::default(),
+            stock: Arc::new(stock),
             looks: Looks::default(),
             preparing: Mutex::default(),
             sooner: Arc::default(),

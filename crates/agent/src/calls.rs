@@ -172,9 +172,10 @@ impl Inner {
     /// Images and sandboxes that are wanted before anybody asks for them.
     pub(crate) fn keep_ready(&self, request: ConfigureRequest) {
         let (spawner, count) = (self.parts.spawner.clone(), self.read(|state| state.table.capacity()));
+        let embryos = self.parts.native.is_some();
         tokio::spawn(async move {
             // All of its slots may be asked for at once. With the spawner, everything has ended.
-            let _gone = spawner.spare(count as usize).await;
+            let _gone = spawner.spare(count as usize, embryos).await;
         });
         for image in request.images.into_iter().take(MOST_IMAGES) {
             let images = self.images.clone();

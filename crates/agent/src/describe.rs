@@ -205,6 +205,13 @@ pub(crate) struct Place {
     pub(crate) directory: PathBuf,
 }
 
+pub(crate) const ETC: &str = "etc";
+pub(crate) const TMP: &str = "tmp";
+pub(crate) const FILES: &str = "files";
+pub(crate) const SCRATCH: &str = "scratch";
+/// What tells a sandbox who it is, in `/etc`.
+pub(crate) const NAMES: [&str; 3] = ["hosts", "hostname", "resolv.conf"];
+
 impl Place {
     /// What it is made from: of a run, or of what was prepared.
     pub(crate) fn id(&self) -> &str {
@@ -213,17 +220,17 @@ impl Place {
 
     /// `/etc/hosts` and the like.
     pub(crate) fn etc(&self) -> PathBuf {
-        self.directory.join("etc")
+        self.directory.join(ETC)
     }
 
     /// `/tmp`, where nothing else can be written.
     pub(crate) fn tmp(&self) -> PathBuf {
-        self.directory.join("tmp")
+        self.directory.join(TMP)
     }
 
     /// Files that come with the order, by their number.
     pub(crate) fn file(&self, number: usize) -> PathBuf {
-        self.directory.join("files").join(number.to_string())
+        self.directory.join(FILES).join(number.to_string())
     }
 }
 
@@ -235,7 +242,7 @@ pub(crate) fn container(
     user: User,
     options: &Options,
 ) -> ContainerSpec {
-    let own = ["hosts", "hostname", "resolv.conf"].map(|name| Mount {
+    let own = NAMES.map(|name| Mount {
         target: Path::new("/etc").join(name),
         source: Source::Bind(place.etc().join(name)),
         read_only: false,
@@ -252,7 +259,7 @@ pub(crate) fn container(
         sandbox: place.sandbox.clone(),
         root: loaded.image.root.clone(),
         read_only_root: shape.read_only_root,
-        scratch: place.directory.join("scratch"),
+        scratch: place.directory.join(SCRATCH),
         args: Vec::new(),
         env: Vec::new(),
         cwd: "/".into(),

@@ -22,6 +22,7 @@ mod record;
 mod run;
 pub mod serve;
 mod start;
+mod stock;
 mod table;
 
 use std::path::PathBuf;

@@ -275,9 +275,10 @@ async fn stand(
     let attached = inner.parts.network.attach(&place.sandbox, who.clone(), &[]).await;
     let attached = attached.map_err(|error| Failure::new(Reason::StartFailed, error.to_string()))?;
     let spec = describe::container(shape, place, image, user.clone(), &inner.options);
-    let made = place.clone();
+    let (made, stock, tmp) = (place.clone(), inner.stock.clone(), shape.read_only_root);
     start::blocking(move || {
-        place::make(&made, &[], &user)?;
+        stock.take(&made.directory);
+        place::make(&made, tmp, &[], &user)?;
         place::write_names(&made, &who, &attached)
     })
     .await?;

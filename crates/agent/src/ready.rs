@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::network::SandboxNetwork;
 
-/// The shortest pause.
+/// The shortest pause, for each port that is looked at: where many start at once, they need the processors more than we do.
 const SHORTEST: Duration = Duration::from_micros(100);
 /// The longest: of a program that takes its time, or does not mean to listen at all.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -103,7 +103,8 @@ fn run(first: Look, more: &Receiver<Look>) {
     let mut looks = vec![first];
     loop {
         let now = Instant::now();
-        looks.retain_mut(|look| look.next > now || look.goes_on(now));
+        let shortest = SHORTEST * looks.len() as u32;
+        looks.retain_mut(|look| look.next > now || look.goes_on(now, shortest));
         let next = looks.iter().map(|look| look.next).min();
         let wait = next.map_or(IDLE, |next| next.saturating_duration_since(Instant::now()));
         match more.recv_timeout(wait) {
@@ -115,8 +116,8 @@ fn run(first: Look, more: &Receiver<Look>) {
 }
 
 impl Look {
-    /// Whether it has to be looked at again.
-    fn goes_on(&mut self, now: Instant) -> bool {
+    /// Whether it has to be looked at again, after this time at the soonest.
+    fn goes_on(&mut self, now: Instant, shortest: Duration) -> bool {
         let elapsed = now.duration_since(self.begun);
         match listens(&self.socket, self.to) {
             Some(true) => {
@@ -125,7 +126,7 @@ impl Look {
                 false
             }
             Some(false) if elapsed < CLOSELY && self.tell.as_ref().is_some_and(|tell| !tell.is_closed()) => {
-                self.next = now + pause(elapsed);
+                self.next = now + pause(elapsed).max(shortest);
                 true
             }
             Some(false) | None => false,

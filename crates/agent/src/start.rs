@@ -248,10 +248,15 @@ async fn lay_out(
     place: &Place,
     spec: &ContainerSpec,
 ) -> Result<Stdio, Failure> {
+    let (keeps, tmp) = (inner.keep.is_some(), spec.read_only_root);
+    if inner.stock.take(&place.directory) && wanted.files.is_empty() && !tmp {
+        // Here and not where blocking does no harm: it is done sooner than a thread is woken.
+        return output(&inner.logs, run, keeps).map_err(|error| no_directory(&error));
+    }
     let (logs, run, place) = (inner.logs.clone(), run.to_owned(), place.clone());
-    let (files, user, keeps) = (wanted.files.clone(), spec.user.clone(), inner.keep.is_some());
+    let (files, user) = (wanted.files.clone(), spec.user.clone());
     blocking(move || {
-        place::make(&place, &files, &user)?;
+        place::make(&place, tmp, &files, &user)?;
         output(&logs, &run, keeps)
     })
     .await
@@ -299,7 +304,8 @@ pub(crate) async fn remove(inner: &Inner, place: &Place) {
     insist(place, || inner.parts.spawner.remove(&place.sandbox)).await;
     let directory = place.directory.clone();
     // The log of a run is read until nobody wants to know of it any more.
-    let parts = ["etc", "tmp", "files", "scratch"].map(|part| directory.join(part));
+    let parts =
+        [describe::ETC, describe::TMP, describe::FILES, describe::SCRATCH].map(|part| directory.join(part));
     let removed = blocking(move || {
         parts.iter().try_for_each(|part| place::remove(part))?;
         // Only where there is no log.

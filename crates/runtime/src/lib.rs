@@ -28,6 +28,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 
+pub use rootfs::make_scratch;
 pub use spec::{ContainerId, ContainerSpec, ExecSpec, SandboxId, SandboxSpec};
 
 /// A future of a [`Runtime`], boxed so that the trait can be an object.

@@ -241,11 +241,12 @@ pub(crate) fn refuse_sockets() -> io::Result<()> {
 /// Refuses these numbers, in ascending order, and allows all others: by halves, because the kernel tries a new filter
 /// on every number.
 fn search(program: &mut Vec<sock_filter>, numbers: &[u32]) {
-    if numbers.len() <= 4 {
-        for &number in numbers {
-            program.extend([jump(libc::BPF_JEQ, number, 0, 1), answer(NOT_PERMITTED)]);
+    if numbers.len() <= 8 {
+        // All of them share one answer, behind that of the others: the kernel translates each instruction at every start.
+        for (&number, over) in numbers.iter().zip((1..=numbers.len() as u8).rev()) {
+            program.push(jump(libc::BPF_JEQ, number, over, 0));
         }
-        program.push(answer(ALLOW));
+        program.extend([answer(ALLOW), answer(NOT_PERMITTED)]);
         return;
     }
     let (low, high) = numbers.split_at(numbers.len() / 2);

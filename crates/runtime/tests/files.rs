@@ -16,6 +16,11 @@ fn without_root() {
     harness::again_without_root("without_root");
 }
 
+#[test]
+fn with_embryos() {
+    harness::again_with_embryos("with_embryos");
+}
+
 fn file(path: &str, mode: u32, content: &str) -> File {
     File { path: path.into(), mode, content: content.as_bytes().to_vec() }
 }

@@ -189,3 +189,8 @@ async fn frozen_ones_end_with_the_node() {
 fn without_root() {
     harness::again_without_root("without_root");
 }
+
+#[test]
+fn with_embryos() {
+    harness::again_with_embryos("with_embryos");
+}

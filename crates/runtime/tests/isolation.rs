@@ -18,6 +18,11 @@ fn without_root() {
     harness::again_without_root("without_root");
 }
 
+#[test]
+fn with_embryos() {
+    harness::again_with_embryos("with_embryos");
+}
+
 /// What every container is tried with: as root and as somebody, with the filter and without.
 fn variants(node: &Node, sandbox: &SandboxId, args: &[&str], filterless: bool) -> Vec<ContainerSpec> {
     let mut variants = Vec::new();

@@ -18,6 +18,11 @@ fn without_root() {
     harness::again_without_root("without_root");
 }
 
+#[test]
+fn with_embryos() {
+    harness::again_with_embryos("with_embryos");
+}
+
 /// Starts a container that stays until it is told to end, and waits until it says that it runs.
 async fn waiting(
     node: &Node,

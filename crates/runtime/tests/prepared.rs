@@ -17,6 +17,11 @@ fn without_root() {
     harness::again_without_root("without_root");
 }
 
+#[test]
+fn with_embryos() {
+    harness::again_with_embryos("with_embryos");
+}
+
 fn program(args: &[&str]) -> Program {
     let args = std::iter::once(&*probe()).chain(args.iter().copied()).map(str::to_owned).collect();
     Program { args, ..Program::default() }

@@ -17,6 +17,8 @@ pub(crate) struct Traces {
     descriptors: usize,
     /// Those of them that are IPC namespaces: every sandbox that is made ahead has one.
     namespaces: usize,
+    /// Processes that wait to be told of their container; they and their cgroups are not among the others.
+    ahead: usize,
 }
 
 impl Traces {
@@ -26,9 +28,15 @@ impl Traces {
         let is_namespace = |link: &PathBuf| link.to_string_lossy().starts_with("ipc:[");
         let mut cgroups = BTreeSet::new();
         find(Path::new("/sys/fs/cgroup"), node, DEPTH, false, &mut cgroups);
+        let (ahead, processes): (BTreeSet<u32>, BTreeSet<u32>) =
+            processes(node)?.into_iter().partition(|pid| name(*pid) == "agentcube-ahead");
+        let of_ahead: BTreeSet<_> = ahead.iter().flat_map(|pid| groups(*pid)).collect();
+        cgroups
+            .retain(|path| path.file_name().is_none_or(|name| !of_ahead.contains(&*name.to_string_lossy())));
         Ok(Self {
-            processes: processes(node)?,
+            processes,
             cgroups,
+            ahead: ahead.len(),
             mounts: fs::read_to_string(format!("/proc/{spawner}/mountinfo"))?.lines().count(),
             descriptors: open.len(),
             namespaces: open
@@ -49,14 +57,16 @@ impl Traces {
         self.processes.difference(&before.processes).copied().collect()
     }
 
-    /// Whether the spawner has at least so many IPC namespaces.
-    pub(crate) fn have(&self, namespaces: usize) -> Result<()> {
+    /// Whether the spawner has at least so many IPC namespaces, and so many processes wait.
+    pub(crate) fn have(&self, namespaces: usize, ahead: usize) -> Result<()> {
         ensure!(self.namespaces >= namespaces, "{} IPC namespaces", self.namespaces);
+        ensure!(self.ahead >= ahead, "{} processes wait", self.ahead);
         Ok(())
     }
 
     pub(crate) fn compare(&self, before: &Self) -> Result<()> {
-        let Self { processes, cgroups, mounts, descriptors, namespaces: _ } = self;
+        let Self { processes, cgroups, mounts, descriptors, namespaces: _, ahead } = self;
+        ensure!(*ahead == before.ahead, "{ahead} processes wait instead of {}", before.ahead);
         ensure!(processes == &before.processes, "processes are left: {processes:?}");
         ensure!(cgroups == &before.cgroups, "cgroups are left: {cgroups:#?}");
         ensure!(*mounts == before.mounts, "{mounts} mounts instead of {}", before.mounts);
@@ -81,6 +91,16 @@ fn spawner() -> Result<u32> {
         }
     }
     anyhow::bail!("the spawner does not run")
+}
+
+fn name(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+/// The names of the cgroups that a process is in.
+fn groups(pid: u32) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    text.lines().filter_map(|line| Some(line.rsplit_once('/')?.1.to_owned())).collect()
 }
 
 /// Whatever runs in cgroups of the node.

@@ -55,11 +55,16 @@ impl Group {
         self.hierarchies.iter().find(has).map(|hierarchy| hierarchy.directory.as_path())
     }
 
-    /// Makes the group and sets those limits for which the machine has a controller.
+    /// Makes the group and sets its limits.
     pub(crate) fn create(&self, resources: &Resources) -> io::Result<()> {
         for hierarchy in &self.hierarchies {
             make(&hierarchy.directory)?;
         }
+        self.limit(resources)
+    }
+
+    /// Sets those limits for which the machine has a controller.
+    pub(crate) fn limit(&self, resources: &Resources) -> io::Result<()> {
         for (controller, file, value) in settings(self.version, resources) {
             let Some(directory) = self.directory(controller) else { continue };
             match fs::write(directory.join(file), &value) {

@@ -103,6 +103,11 @@ impl Tree {
         Group::new(self.version, &self.hierarchies, &self.freezers, id.as_str())
     }
 
+    /// For a container that is not known yet. No id of a container has a capital letter.
+    pub(crate) fn group_ahead(&self, number: u64) -> Group {
+        Group::new(self.version, &self.hierarchies, &self.freezers, &format!("Ahead-{number}"))
+    }
+
     pub(crate) fn directories(&self) -> impl Iterator<Item = &Path> {
         self.hierarchies.iter().map(|hierarchy| hierarchy.directory.as_path())
     }

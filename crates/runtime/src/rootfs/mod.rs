@@ -9,6 +9,7 @@ pub(crate) mod template;
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, symlinkat};
@@ -46,12 +47,21 @@ const SHARED_MEMORY: &CStr = c"mode=1777,size=64m";
 const TERMINALS: &CStr = c"newinstance,ptmxmode=0666,mode=0620,gid=5";
 const TERMINALS_ROOTLESS: &CStr = c"newinstance,ptmxmode=0666,mode=0620";
 
-pub(crate) struct Builder<'a> {
+/// What is mounted in every container, whatever its spec says.
+#[derive(Clone, Copy)]
+pub(crate) struct Fixtures<'a> {
     pub(crate) template: &'a Template,
-    pub(crate) spec: &'a ContainerSpec,
     pub(crate) rootless: bool,
     /// The machine has its controllers in one hierarchy, which a container may see its own part of.
     pub(crate) unified_cgroups: bool,
+}
+
+/// All of that, mounted where no container sees it yet.
+pub(crate) struct Staged(Vec<(&'static str, OwnedFd)>);
+
+pub(crate) struct Builder<'a> {
+    pub(crate) fixtures: Fixtures<'a>,
+    pub(crate) spec: &'a ContainerSpec,
     /// The directory over which the root is mounted.
     pub(crate) place: &'a Path,
     /// A directory in memory, to be made if it is needed: see [`in_memory`].
@@ -64,20 +74,28 @@ pub(crate) fn in_memory(spec: &ContainerSpec, rootless: bool) -> bool {
     spec.read_only_root && matches!(spec.root, Root::Directory(_)) && !rootless
 }
 
+/// The name of the overlay over an image.
+const OVERLAY: &str = "root";
+
+/// Makes a scratch directory with what every container of an image needs in it.
+pub fn make_scratch(scratch: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(scratch)?;
+    std::fs::set_permissions(scratch, std::fs::Permissions::from_mode(0o755))?;
+    overlay::make_ahead(scratch, OVERLAY)
+}
+
 /// A root that is complete, but not yet this process's root.
 pub(crate) struct Built {
     root: OwnedFd,
 }
 
 impl Builder<'_> {
-    pub(crate) fn build(&self, reached: impl Fn(Step)) -> Result<Built, Failure> {
+    pub(crate) fn build(&self, staged: Option<Staged>, reached: impl Fn(Step)) -> Result<Built, Failure> {
         let root = self.root(&reached)?;
-        reached(Step::Devices);
-        self.devices(&root)?;
-        reached(Step::Proc);
-        self.proc(&root)?;
-        reached(Step::Sys);
-        self.sys(&root)?;
+        match staged {
+            Some(staged) => staged.move_to(&root)?,
+            None => drop(self.fixtures.mount(&root, &reached)?),
+        }
         for mount in &self.spec.mounts {
             reached(Step::Mount);
             self.mount(&root, mount)?;
@@ -91,7 +109,7 @@ impl Builder<'_> {
     }
 
     /// For another runtime: only the root, and what is to be mounted in it, each mounted on a number in `staged`.
-    pub(crate) fn stage(&self, staged: &Path, reached: impl Fn(Step)) -> Result<(), Failure> {
+    pub(crate) fn lay_out(&self, staged: &Path, reached: impl Fn(Step)) -> Result<(), Failure> {
         let root = self.root(&reached)?;
         for name in ["dev", "proc", "sys"] {
             target::ensure(root.as_fd(), Path::new(name), Kind::Directory).during_at(Step::Root, name)?;
@@ -135,13 +153,13 @@ impl Builder<'_> {
 
     /// What takes the writes to the root: the scratch directory, or memory.
     fn own(&self) -> &Path {
-        if in_memory(self.spec, self.rootless) { self.memory } else { &self.spec.scratch }
+        if in_memory(self.spec, self.fixtures.rootless) { self.memory } else { &self.spec.scratch }
     }
 
     /// An overlay even where the root is read-only: the places for mounts have to be made somewhere.
     fn image(&self, image: &Path) -> Result<OwnedFd, Failure> {
-        let lower = [image, &self.template.places];
-        let root = overlay::mount(&lower, &directory(self.own())?, "root", self.rootless)?;
+        let lower = [image, &self.fixtures.template.places];
+        let root = overlay::mount(&lower, &directory(self.own())?, OVERLAY, self.fixtures.rootless)?;
         mount::restrict(&root, NO_DEV, Extent::One).during(Step::Root)?;
         self.attach_root(&root)?;
         Ok(root)
@@ -157,7 +175,7 @@ impl Builder<'_> {
         for name in EXTRA_DIRECTORIES {
             mkdirat(&root, name, Mode::from_raw_mode(0o755)).during_at(Step::Root, name)?;
         }
-        for entry in &self.template.system {
+        for entry in &self.fixtures.template.system {
             match entry {
                 Entry::Link(name, to) => symlinkat(to, &root, *name).during_at(Step::System, name)?,
                 Entry::Directory(name) => {
@@ -183,12 +201,13 @@ impl Builder<'_> {
         let place =
             target::ensure(root.as_fd(), Path::new(name), Kind::Directory).during_at(Step::System, name)?;
         let Some(overlay) = overlay else {
-            let tree = self.template.system(name).during_at(Step::System, name)?;
+            let tree = self.fixtures.template.system(name).during_at(Step::System, name)?;
             return mount::attach(tree, place).during_at(Step::System, name);
         };
         mount::attach(overlay, place).during_at(Step::System, name)?;
-        for secret in self.template.secrets.iter().filter(|secret| secret.starts_with(name)) {
-            self.template.hide(root, secret).during_at(Step::System, secret.display())?;
+        let template = self.fixtures.template;
+        for secret in template.secrets.iter().filter(|secret| secret.starts_with(name)) {
+            template.hide(root, secret).during_at(Step::System, secret.display())?;
         }
         Ok(())
     }
@@ -196,13 +215,13 @@ impl Builder<'_> {
     /// A system directory in which a mount's place is missing becomes an overlay, so that the place can be made.
     fn overlays(&self) -> Result<Vec<(&'static str, OwnedFd)>, Failure> {
         let mut overlays = Vec::new();
-        for entry in &self.template.system {
+        for entry in &self.fixtures.template.system {
             let Entry::Directory(name) = entry else { continue };
             let directory = Path::new("/").join(name);
             let missing = |mount: &Mount| mount.target.starts_with(&directory) && !mount.target.exists();
             if self.spec.mounts.iter().any(missing) {
                 let scratch = self::directory(&self.spec.scratch)?;
-                let tree = overlay::mount(&[&directory], &scratch, name, self.rootless)?;
+                let tree = overlay::mount(&[&directory], &scratch, name, self.fixtures.rootless)?;
                 mount::restrict(&tree, NO_SUID | NO_DEV, Extent::One).during_at(Step::System, name)?;
                 overlays.push((*name, tree));
             }
@@ -226,7 +245,41 @@ impl Builder<'_> {
         Ok(tree)
     }
 
-    fn devices(&self, root: &OwnedFd) -> Result<(), Failure> {
+    fn mount(&self, root: &OwnedFd, mount: &Mount) -> Result<(), Failure> {
+        let about = mount.target.display();
+        let (tree, kind) = tree(mount)?;
+        let place = target::ensure(root.as_fd(), &mount.target, kind).during_at(Step::Mount, &about)?;
+        mount::attach(tree, place).during_at(Step::Mount, about)
+    }
+}
+
+impl Staged {
+    fn move_to(self, root: &OwnedFd) -> Result<(), Failure> {
+        for (name, tree) in self.0 {
+            let place = target::ensure(root.as_fd(), Path::new(name), Kind::Directory);
+            mount::attach(tree, place.during_at(Step::Mount, name)?).during_at(Step::Mount, name)?;
+        }
+        Ok(())
+    }
+}
+
+impl Fixtures<'_> {
+    /// Mounts them where only this process sees them, for a root that is not there yet.
+    pub(crate) fn stage(&self, reached: impl Fn(Step)) -> Result<Staged, Failure> {
+        self.mount(&directory(&self.template.stage())?, &reached)
+    }
+
+    fn mount(&self, root: &OwnedFd, reached: &impl Fn(Step)) -> Result<Staged, Failure> {
+        reached(Step::Devices);
+        let mut staged = vec![("/dev", self.devices(root)?)];
+        reached(Step::Proc);
+        staged.push(("/proc", self.proc(root)?));
+        reached(Step::Sys);
+        staged.extend(self.sys(root)?.map(|tree| ("/sys", tree)));
+        Ok(Staged(staged))
+    }
+
+    fn devices(&self, root: &OwnedFd) -> Result<OwnedFd, Failure> {
         let place = target::ensure(root.as_fd(), Path::new("/dev"), Kind::Directory).during(Step::Devices)?;
         let devices = self.template.devices().during(Step::Devices)?;
         mount::attach(&devices, place).during(Step::Devices)?;
@@ -247,10 +300,10 @@ impl Builder<'_> {
                 other => other.during_at(Step::Devices, name)?,
             }
         }
-        Ok(())
+        Ok(devices)
     }
 
-    fn proc(&self, root: &OwnedFd) -> Result<(), Failure> {
+    fn proc(&self, root: &OwnedFd) -> Result<OwnedFd, Failure> {
         let place = target::ensure(root.as_fd(), Path::new("/proc"), Kind::Directory).during(Step::Proc)?;
         let tree = match mount::filesystem("proc", &[], NO_SUID | NO_DEV | NO_EXEC) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
@@ -270,21 +323,23 @@ impl Builder<'_> {
                 other => other.during_at(Step::Proc, path)?,
             }
         }
-        self.hide_here("/proc/", Step::Proc)
+        self.hide_here("/proc/", Step::Proc)?;
+        Ok(tree)
     }
 
     /// A machine that does not let us mount `/sys` leaves it empty: few programs need it.
-    fn sys(&self, root: &OwnedFd) -> Result<(), Failure> {
+    fn sys(&self, root: &OwnedFd) -> Result<Option<OwnedFd>, Failure> {
         let place = target::ensure(root.as_fd(), Path::new("/sys"), Kind::Directory).during(Step::Sys)?;
         let Ok(tree) = mount::filesystem("sysfs", &[], READ_ONLY | NO_SUID | NO_DEV | NO_EXEC) else {
-            return Ok(());
+            return Ok(None);
         };
         mount::attach(&tree, place).during(Step::Sys)?;
         if self.unified_cgroups {
             self.cgroups(root);
         }
         rustix::process::fchdir(&tree).during(Step::Sys)?;
-        self.hide_here("/sys/", Step::Sys)
+        self.hide_here("/sys/", Step::Sys)?;
+        Ok(Some(tree))
     }
 
     /// Where language runtimes look for their limits. Those that do not find it see the machine's.
@@ -302,13 +357,6 @@ impl Builder<'_> {
             self.template.hide_here(path).during_at(step, path)?;
         }
         Ok(())
-    }
-
-    fn mount(&self, root: &OwnedFd, mount: &Mount) -> Result<(), Failure> {
-        let about = mount.target.display();
-        let (tree, kind) = tree(mount)?;
-        let place = target::ensure(root.as_fd(), &mount.target, kind).during_at(Step::Mount, &about)?;
-        mount::attach(tree, place).during_at(Step::Mount, about)
     }
 }
 

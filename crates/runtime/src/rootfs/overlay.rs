@@ -1,7 +1,9 @@
 //! A directory that is never written, under one that takes what is written.
 
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
@@ -21,8 +23,8 @@ pub(super) fn mount(
     name: &str,
     rootless: bool,
 ) -> Result<OwnedFd, Failure> {
-    let upper = make(scratch, &format!("{name}.upper")).during(Step::Root)?;
-    let work = make(scratch, &format!("{name}.work")).during(Step::Root)?;
+    let [upper, work] = parts(name).map(|part| make(scratch, &part));
+    let (upper, work) = (upper.during(Step::Root)?, work.during(Step::Root)?);
     let lower: io::Result<Vec<OwnedFd>> = lower.iter().map(|path| open(path)).collect();
     let lower = lower.during(Step::Root)?;
     let named = |open: &OwnedFd| format!("/proc/self/fd/{}", open.as_raw_fd());
@@ -39,6 +41,22 @@ pub(super) fn mount(
         }
         _ => Failure::Step(Step::Root, error.to_string()),
     })
+}
+
+/// Makes the directories that take what is written to an image, before they are needed.
+pub(super) fn make_ahead(scratch: &Path, name: &str) -> io::Result<()> {
+    for part in parts(name) {
+        let directory = scratch.join(part);
+        fs::create_dir(&directory)?;
+        // Whatever whoever started us has masked.
+        fs::set_permissions(directory, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+/// Where the writes go, and where the kernel prepares them.
+fn parts(name: &str) -> [String; 2] {
+    [format!("{name}.upper"), format!("{name}.work")]
 }
 
 fn make(scratch: &OwnedFd, name: &str) -> io::Result<OwnedFd> {

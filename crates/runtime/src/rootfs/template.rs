@@ -50,7 +50,7 @@ const MOST_ENTRIES: usize = 50_000;
 const DIRECTORIES: [&str; 5] = ["acpi", "asound", "scsi", "devices/virtual/powercap", "firmware"];
 
 pub(crate) struct Template {
-    /// Where it is mounted, with `dev`, `empty` and `system` in it. A path and no descriptor: each container looks in
+    /// Where it is mounted, with `dev`, `empty`, `stage` and `system` in it. A path and no descriptor: each container looks in
     /// its own copy of our mounts, and could not use ours.
     path: PathBuf,
     /// What lies below every image.
@@ -73,7 +73,7 @@ impl Template {
         let place = openat(CWD, &path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let root = mount::filesystem("tmpfs", &[("mode", "0755"), ("size", "1m")], NO_SUID)?;
         mount::attach(&root, place)?;
-        for name in ["dev", "empty", "system"] {
+        for name in ["dev", "empty", "stage", "stage/dev", "stage/proc", "stage/sys", "system"] {
             mkdirat(&root, name, Mode::from_raw_mode(0o755))?;
         }
         devices(&root)?;
@@ -91,6 +91,11 @@ impl Template {
     /// A copy of `/dev`, still without what belongs to one container.
     pub(super) fn devices(&self) -> io::Result<OwnedFd> {
         mount::copy_tree(CWD, self.path.join("dev"))
+    }
+
+    /// Places for `/dev`, `/proc` and `/sys` of whoever has no root yet.
+    pub(super) fn stage(&self) -> PathBuf {
+        self.path.join("stage")
     }
 
     pub(super) fn system(&self, name: &str) -> io::Result<OwnedFd> {

@@ -1,13 +1,16 @@
 //! From `clone3` to `execve`: a copy of the spawner turns itself into a container's process. It is single-threaded, so
 //! it may allocate. Whatever fails is told to the spawner over the report socket, which `execve` closes.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces, unshare_unsafe};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::channel::{self, Packet};
@@ -17,8 +20,7 @@ use super::{During, Failure, Step};
 use super::{execute, files};
 use crate::capabilities;
 use crate::cgroup::Group;
-use crate::rootfs::template::Template;
-use crate::rootfs::{Builder, in_memory, target};
+use crate::rootfs::{Builder, Fixtures, Staged, in_memory, target};
 use crate::seccomp::Filter;
 use crate::spec::{ContainerSpec, ExecSpec, File, User};
 
@@ -45,89 +47,122 @@ pub(super) struct Claim {
     pub(super) streams: Streams,
 }
 
+/// What the processes of all containers of a node have alike.
+#[derive(Clone, Copy)]
+pub(super) struct Alike<'a> {
+    pub(super) fixtures: Fixtures<'a>,
+    /// Of the usual capabilities; others are made when they are needed.
+    pub(super) filter: &'a Filter,
+    pub(super) open_files: Rlimit,
+    pub(super) die_at: Option<&'a str>,
+}
+
 /// What every process of a container needs.
 pub(super) struct Common<'a> {
+    pub(super) alike: Alike<'a>,
     pub(super) spec: &'a ContainerSpec,
     pub(super) group: &'a Group,
     /// Where it may make a directory in memory.
     pub(super) memory: PathBuf,
-    /// Of the usual capabilities; others are made when they are needed.
-    pub(super) filter: &'a Filter,
-    pub(super) rootless: bool,
-    pub(super) unified_cgroups: bool,
     /// Limits that stand in for a controller which this machine lacks.
     pub(super) data_limit: Option<u64>,
     pub(super) process_limit: Option<u64>,
-    pub(super) open_files: Rlimit,
     pub(super) streams: [Option<OwnedFd>; 3],
-    pub(super) report: OwnedFd,
-    pub(super) die_at: Option<&'a str>,
+}
+
+/// What a process that was made ahead of time is told about its container. The streams come with it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Order<'a> {
+    pub(super) spec: Cow<'a, ContainerSpec>,
+    pub(super) memory: PathBuf,
+    pub(super) data_limit: Option<u64>,
+    pub(super) process_limit: Option<u64>,
+    pub(super) streams: Streams,
+    /// It is to wait once more, see [`prepared`].
+    pub(super) prepared: bool,
 }
 
 /// Becomes the first process of a container.
-pub(super) fn container(common: &Common<'_>, sandbox: &Namespaces, template: &Template) {
-    let Some(report) = Reporter::new(&common.report) else { return };
-    let spec = common.spec;
-    let result = first_process(common, sandbox, template).and_then(|()| {
-        let program = Program {
-            args: &spec.args,
-            env: &spec.env,
-            cwd: &spec.cwd,
-            user: &spec.user,
-            files: &spec.files,
-        };
-        common.finish(&report, &program, spec.terminal, || new_user_namespace(&spec.user))
+pub(super) fn container(common: &Common<'_>, report: &OwnedFd, sandbox: &Namespaces) {
+    let Some(report) = Reporter::new(report) else { return };
+    let joined = common.alike.join(common.group, sandbox);
+    report.end(joined.and_then(|()| run(common, &report, None)));
+}
+
+/// The same, but it waits to be told what to run.
+pub(super) fn prepared(common: &Common<'_>, report: &OwnedFd, sandbox: &Namespaces) {
+    let Some(report) = Reporter::new(report) else { return };
+    let joined = common.alike.join(common.group, sandbox);
+    report.end(joined.and_then(|()| wait(common, &report, None)));
+}
+
+/// Goes as far as every first process has to, and waits to be told of its container.
+pub(super) fn embryo(alike: &Alike<'_>, group: &Group, report: &OwnedFd, sandbox: &Namespaces) {
+    let Some(report) = Reporter::new(report) else { return };
+    let staged = alike.join(group, sandbox).and_then(|()| {
+        // Not to keep the spawner's own descriptors open for as long as it waits.
+        report.close_all_else()?;
+        alike.fixtures.stage(|step| alike.reached(step))
+    });
+    let result = staged.and_then(|staged| {
+        let name = rustix::thread::name().during(Step::Claim)?;
+        let _ = rustix::thread::set_name(super::embryo::NAME);
+        let (order, descriptors) = report.told::<Order<'_>>()?;
+        let _ = rustix::thread::set_name(&name);
+        // What is closed all at once is not to be closed once more.
+        let common = ManuallyDrop::new(Common {
+            alike: *alike,
+            spec: &order.spec,
+            group,
+            memory: order.memory,
+            data_limit: order.data_limit,
+            process_limit: order.process_limit,
+            streams: order.streams.split(descriptors).0,
+        });
+        let become_it = if order.prepared { wait } else { run };
+        become_it(&common, &report, Some(staged))
     });
     report.end(result);
 }
 
-fn first_process(common: &Common<'_>, sandbox: &Namespaces, template: &Template) -> Result<(), Failure> {
-    common.account(true)?;
-    common.reached(Step::Join);
-    sandbox.enter().during(Step::Join)?;
-    // SAFETY: a cgroup namespace is no business of other threads, and there are none.
-    let _ = unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) };
-    common.reached(Step::Root);
+fn run(common: &Common<'_>, report: &Reporter, staged: Option<Staged>) -> Result<Infallible, Failure> {
+    enter_root(common, staged)?;
     let spec = common.spec;
-    let place = if in_memory(spec, common.rootless) { &common.memory } else { &spec.scratch };
-    let builder = Builder {
-        template,
-        spec,
-        rootless: common.rootless,
-        unified_cgroups: common.unified_cgroups,
-        place,
-        memory: &common.memory,
-    };
-    let built = builder.build(|step| common.reached(step))?;
+    let program =
+        Program { args: &spec.args, env: &spec.env, cwd: &spec.cwd, user: &spec.user, files: &spec.files };
+    common.finish(report, &program, spec.terminal, || new_user_namespace(&spec.user))
+}
+
+/// The rights that it is to have are all that it has while it waits.
+fn wait(common: &Common<'_>, report: &Reporter, staged: Option<Staged>) -> Result<Infallible, Failure> {
+    enter_root(common, staged)?;
+    let spec = common.spec;
+    common.settle(report, &spec.user, false, || new_user_namespace(&spec.user))?;
+    common.become_user(&spec.user)?;
+    common.reached(Step::Claim);
+    report.send(&Report::Waiting, Vec::new());
+    let (claim, descriptors) = report.told::<Claim>()?;
+    let (program, streams) = (claim.program, claim.streams.split(descriptors).0);
+    for (number, stream) in streams.iter().enumerate() {
+        stream.as_ref().map_or(Ok(()), |stream| connect(stream, number as i32))?;
+    }
+    common.reached(Step::Files);
+    files::write_all(spec.files.iter().chain(&program.files))?;
+    // After the files: it may be one that they have made.
+    enter_directory(program.cwd.as_deref().unwrap_or(&spec.cwd))?;
+    common.reached(Step::Exec);
+    let env = merged(&spec.env, &program.env);
+    Err(execute::execute(&program.args, &env, || report.send(&Report::Ready, Vec::new())))
+}
+
+fn enter_root(common: &Common<'_>, staged: Option<Staged>) -> Result<(), Failure> {
+    common.reached(Step::Root);
+    let (spec, fixtures) = (common.spec, common.alike.fixtures);
+    let place = if in_memory(spec, fixtures.rootless) { &common.memory } else { &spec.scratch };
+    let builder = Builder { fixtures, spec, place, memory: &common.memory };
+    let built = builder.build(staged, |step| common.reached(step))?;
     common.reached(Step::Pivot);
     built.enter()
-}
-
-/// Becomes the first process of a container, and waits to be told what to run. The rights that it is to have are all
-/// that it has while it waits.
-pub(super) fn prepared(common: &Common<'_>, sandbox: &Namespaces, template: &Template) {
-    let Some(report) = Reporter::new(&common.report) else { return };
-    let spec = common.spec;
-    let claimed = first_process(common, sandbox, template).and_then(|()| {
-        common.settle(&report, &spec.user, false, || new_user_namespace(&spec.user))?;
-        common.become_user(&spec.user)?;
-        common.reached(Step::Claim);
-        report.send(&Report::Waiting, Vec::new());
-        report.claimed()
-    });
-    let result = claimed.and_then(|(program, streams)| {
-        for (number, stream) in streams.iter().enumerate() {
-            stream.as_ref().map_or(Ok(()), |stream| connect(stream, number as i32))?;
-        }
-        common.reached(Step::Files);
-        files::write_all(spec.files.iter().chain(&program.files))?;
-        // After the files: it may be one that they have made.
-        enter_directory(program.cwd.as_deref().unwrap_or(&spec.cwd))?;
-        common.reached(Step::Exec);
-        let env = merged(&spec.env, &program.env);
-        Err(execute::execute(&program.args, &env, || report.send(&Report::Ready, Vec::new())))
-    });
-    report.end(result);
 }
 
 /// Of variables of the same name, the later ones win.
@@ -137,9 +172,9 @@ fn merged(own: &[(String, String)], more: &[(String, String)]) -> Vec<(String, S
 }
 
 /// Becomes one more process of a container. The pid namespace is the container's already.
-pub(super) fn exec(common: &Common<'_>, first: BorrowedFd<'_>, spec: &ExecSpec) {
-    let Some(report) = Reporter::new(&common.report) else { return };
-    let joined = common.account(true).and_then(|()| {
+pub(super) fn exec(common: &Common<'_>, report: &OwnedFd, first: BorrowedFd<'_>, spec: &ExecSpec) {
+    let Some(report) = Reporter::new(report) else { return };
+    let joined = common.alike.account(common.group).and_then(|()| {
         common.reached(Step::Join);
         let namespaces = ThreadNameSpaceType::NETWORK
             | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
@@ -167,12 +202,13 @@ pub(super) fn exec(common: &Common<'_>, first: BorrowedFd<'_>, spec: &ExecSpec) 
 /// Becomes a program of the machine, in a directory of its own and with the streams of a container.
 pub(super) fn program(
     common: &Common<'_>,
+    report: &OwnedFd,
     prepare: impl FnOnce() -> Result<(), Failure>,
     directory: &Path,
     command: &[String],
     env: &[(String, String)],
 ) {
-    let Some(report) = Reporter::new(&common.report) else { return };
+    let Some(report) = Reporter::new(report) else { return };
     let ready = prepare().and_then(|()| {
         rustix::process::setsid().during(Step::Terminal)?;
         common.streams(&common.spec.user)?;
@@ -195,17 +231,37 @@ struct Program<'a> {
     files: &'a [File],
 }
 
-impl Common<'_> {
-    /// Without the cgroup for those who put others there, and not themselves.
-    pub(super) fn account(&self, cgroup: bool) -> Result<(), Failure> {
+impl Alike<'_> {
+    /// Becomes one of a group's processes.
+    pub(super) fn account(&self, group: &Group) -> Result<(), Failure> {
         self.reached(Step::Cgroup);
-        if cgroup {
-            self.group.enter().during(Step::Cgroup)?;
-        }
+        group.enter().during(Step::Cgroup)?;
+        self.expendable()
+    }
+
+    /// What goes first when memory runs out, whoever's it is.
+    pub(super) fn expendable(&self) -> Result<(), Failure> {
         self.reached(Step::OomScore);
         std::fs::write("/proc/self/oom_score_adj", OOM_SCORE).during(Step::OomScore)
     }
 
+    fn join(&self, group: &Group, sandbox: &Namespaces) -> Result<(), Failure> {
+        self.account(group)?;
+        self.reached(Step::Join);
+        sandbox.enter().during(Step::Join)?;
+        // SAFETY: a cgroup namespace is no business of other threads, and there are none.
+        let _ = unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) };
+        Ok(())
+    }
+
+    /// For tests that kill at each step. The process ends as suddenly as by a signal, which the first process of a pid
+    /// namespace could not send to itself.
+    fn reached(&self, step: Step) {
+        super::die_if_asked(self.die_at, "instance", step);
+    }
+}
+
+impl Common<'_> {
     /// Everything after the file system is there. Comes back only with the reason why it could not.
     fn finish(
         &self,
@@ -243,7 +299,7 @@ impl Common<'_> {
         }
         self.reached(Step::Limits);
         self.limits()?;
-        if self.rootless {
+        if self.alike.fixtures.rootless {
             // Late, because it takes away our rights over the other namespaces.
             self.reached(Step::UserNamespace);
             user_namespace()?;
@@ -265,7 +321,7 @@ impl Common<'_> {
             rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY,
         )
         .during(Step::Terminal)?;
-        if !self.rootless {
+        if !self.alike.fixtures.rootless {
             let owner = rustix::fs::Uid::from_raw(user.uid);
             rustix::fs::fchown(&slave, Some(owner), None).during(Step::Terminal)?;
         }
@@ -281,7 +337,7 @@ impl Common<'_> {
         for (number, stream) in self.streams.iter().enumerate() {
             let stream = match stream {
                 Some(stream) => {
-                    give(stream, user, self.rootless);
+                    give(stream, user, self.alike.fixtures.rootless);
                     stream
                 }
                 None if nothing.is_none() => {
@@ -296,7 +352,7 @@ impl Common<'_> {
     }
 
     fn limits(&self) -> Result<(), Failure> {
-        setrlimit(Resource::Nofile, self.open_files).during_at(Step::Limits, "open files")?;
+        setrlimit(Resource::Nofile, self.alike.open_files).during_at(Step::Limits, "open files")?;
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
             .during_at(Step::Limits, "core")?;
         limit(Resource::Data, self.data_limit)
@@ -310,7 +366,7 @@ impl Common<'_> {
         self.reached(Step::Capabilities);
         capabilities::bound(&spec.capabilities).during(Step::Capabilities)?;
         self.reached(Step::User);
-        if !self.rootless {
+        if !self.alike.fixtures.rootless {
             let groups: Vec<_> = user.groups.iter().map(|&group| rustix::fs::Gid::from_raw(group)).collect();
             rustix::thread::set_thread_groups(&groups).during(Step::User)?;
             let gid = rustix::fs::Gid::from_raw(user.gid);
@@ -322,10 +378,11 @@ impl Common<'_> {
         self.reached(Step::Seccomp);
         if spec.seccomp {
             // While we may: without `no_new_privileges` this takes a capability.
-            let own = (!self.filter.is_for(&spec.capabilities)).then(|| Filter::new(&spec.capabilities));
-            own.as_ref().unwrap_or(self.filter).load().during(Step::Seccomp)?;
+            let usual = self.alike.filter;
+            let own = (!usual.is_for(&spec.capabilities)).then(|| Filter::new(&spec.capabilities));
+            own.as_ref().unwrap_or(usual).load().during(Step::Seccomp)?;
         }
-        if !self.rootless {
+        if !self.alike.fixtures.rootless {
             let uid = rustix::fs::Uid::from_raw(user.uid);
             rustix::thread::set_thread_res_uid(uid, uid, uid).during(Step::User)?;
         }
@@ -334,10 +391,8 @@ impl Common<'_> {
         Ok(())
     }
 
-    /// For tests that kill at each step. The process ends as suddenly as by a signal, which the first process of a pid
-    /// namespace could not send to itself.
     pub(super) fn reached(&self, step: Step) {
-        super::die_if_asked(self.die_at, "instance", step);
+        self.alike.reached(step);
     }
 }
 
@@ -372,13 +427,12 @@ impl Reporter {
         }
     }
 
-    /// Waits for what to run. The spawner's end is ours too: it has our pid namespace.
-    fn claimed(&self) -> Result<(crate::spec::Program, [Option<OwnedFd>; 3]), Failure> {
+    /// Waits for what is next. The spawner's end is ours too: it has our pid namespace.
+    fn told<T: DeserializeOwned>(&self) -> Result<(T, Vec<OwnedFd>), Failure> {
         let packet = channel::receive(self.0).during(Step::Claim)?;
         let gone = || Failure::Step(Step::Claim, "the spawner has ended".to_owned());
         let packet = packet.ok_or_else(gone)?;
-        let claim: Claim = packet.read().during(Step::Claim)?;
-        Ok((claim.program, claim.streams.split(packet.descriptors).0))
+        Ok((packet.read().during(Step::Claim)?, packet.descriptors))
     }
 
     fn end(&self, result: Result<Infallible, Failure>) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
 
-use super::child::{self, Common};
+use super::child::{self, Alike, Common};
 use super::clone::{self, Born, Ended, NEW_MOUNT, NEW_PID};
 use super::oci::{Drive, Made};
 use super::process::{Process, Role};
@@ -19,6 +19,7 @@ use crate::Exit;
 use crate::cgroup::{Controller, Freezer, Group, Version};
 use crate::oci::Program;
 use crate::oci::program::Verb;
+use crate::rootfs::Fixtures;
 use crate::spec::{ContainerId, ContainerSpec, ExecSpec, check_files, check_tag};
 
 type Reply = Result<(Answer, Vec<OwnedFd>), Failure>;
@@ -128,32 +129,50 @@ impl Server<'_> {
         let entry = &self.containers[container];
         let spec = &entry.spec;
         check(spec)?;
-        let sandbox = self.sandbox_of(spec)?;
+        self.sandbox_of(spec)?;
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Cgroup);
-        entry.group.create(&spec.resources).during(Step::Cgroup)?;
-        super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Clone);
         if let Some(program) = entry.made.as_ref().map(|made| made.program.clone()) {
             if !spec.files.is_empty() {
                 let message = format!("{} cannot be given files: use the native runtime", program.kind);
                 return Err(Failure::Unsupported(message));
             }
+            // What waits in the sandbox is of no use to others.
+            let of = spec.sandbox.clone();
+            entry.group.create(&spec.resources).during(Step::Cgroup)?;
+            self.discard_embryo(&of);
             return self.create_by(id, &program, container, streams);
         }
-        let cgroup = entry.group.open().during(Step::Cgroup)?;
-        let (ours, theirs) = channel::pair().during(Step::Clone)?;
-        let common = self.common(entry, streams, theirs);
-        let born = clone::clone(NEW_PID | NEW_MOUNT, cgroup.as_ref().map(AsFd::as_fd), || {
-            let become_it = if entry.prepared { child::prepared } else { child::container };
-            become_it(&common, &sandbox.namespaces, &self.template);
-        });
-        drop(common);
-        self.adopt(id, Role::First(container.clone()), born.during(Step::Clone)?, ours)?;
+        let (born, ours) = match self.order_embryo(container, &streams)? {
+            Some(told) => told,
+            None => self.clone_container(container, streams)?,
+        };
+        self.adopt(id, Role::First(container.clone()), born, ours)?;
         if let Some(entry) = self.containers.get_mut(container) {
             // The clone has its own; what is kept here may be copied to others.
             entry.spec.files = Vec::new();
         }
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Exec);
         Ok(())
+    }
+
+    /// From nothing.
+    fn clone_container(
+        &self,
+        container: &ContainerId,
+        streams: [Option<OwnedFd>; 3],
+    ) -> Result<(Born, OwnedFd), Failure> {
+        let entry = &self.containers[container];
+        let sandbox = self.sandbox_of(&entry.spec)?;
+        entry.group.create(&entry.spec.resources).during(Step::Cgroup)?;
+        super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Clone);
+        let cgroup = entry.group.open().during(Step::Cgroup)?;
+        let (ours, theirs) = channel::pair().during(Step::Clone)?;
+        let common = self.common(entry, streams);
+        let born = clone::clone(NEW_PID | NEW_MOUNT, cgroup.as_ref().map(AsFd::as_fd), || {
+            let become_it = if entry.prepared { child::prepared } else { child::container };
+            become_it(&common, &theirs, &sandbox.namespaces);
+        });
+        Ok((born.during(Step::Clone)?, ours))
     }
 
     pub(super) fn sandbox_of(&self, spec: &ContainerSpec) -> Result<&Sandbox, Failure> {
@@ -170,26 +189,30 @@ impl Server<'_> {
         )
     }
 
+    pub(super) fn alike(&self) -> Alike<'_> {
+        let fixtures = Fixtures {
+            template: &self.template,
+            rootless: self.hello.rootless,
+            unified_cgroups: self.hello.cgroups.version() == Version::V2,
+        };
+        let (filter, open_files) = (&self.filter, self.open_files);
+        Alike { fixtures, filter, open_files, die_at: self.hello.die_at.as_deref() }
+    }
+
     pub(super) fn common<'b>(
         &'b self,
         container: &'b Container,
         streams: [Option<OwnedFd>; 3],
-        report: OwnedFd,
     ) -> Common<'b> {
         let (data_limit, process_limit) = self.stand_ins(&container.spec);
         Common {
+            alike: self.alike(),
             spec: &container.spec,
             group: &container.group,
             memory: self.memory(&container.spec.id),
-            filter: &self.filter,
-            rootless: self.hello.rootless,
-            unified_cgroups: self.hello.cgroups.version() == Version::V2,
             data_limit,
             process_limit,
-            open_files: self.open_files,
             streams,
-            report,
-            die_at: self.hello.die_at.as_deref(),
         }
     }
 
@@ -248,7 +271,7 @@ impl Server<'_> {
         }
         let cgroup = entry.group.open().during(Step::Cgroup)?;
         let (ours, theirs) = channel::pair().during(Step::Clone)?;
-        let common = self.common(entry, streams, theirs);
+        let common = self.common(entry, streams);
         // The clone is born into the pid namespace that we have set for our children.
         let pids = ThreadNameSpaceType::PROCESS_ID;
         match rustix::thread::move_into_thread_name_spaces(first.pidfd.as_fd(), pids) {
@@ -257,7 +280,7 @@ impl Server<'_> {
             other => other.during(Step::Join)?,
         }
         let born = clone::clone(0, cgroup.as_ref().map(AsFd::as_fd), || {
-            child::exec(&common, first.pidfd.as_fd(), spec);
+            child::exec(&common, &theirs, first.pidfd.as_fd(), spec);
         });
         let back = LinkNameSpaceType::ProcessID;
         if let Err(error) = rustix::thread::move_into_link_name_space(self.own_pids.as_fd(), Some(back)) {
@@ -265,7 +288,7 @@ impl Server<'_> {
             eprintln!("agentcube spawner: cannot return from a container's pid namespace: {error}");
             std::process::exit(1);
         }
-        drop(common);
+        drop((common, theirs));
         self.adopt(id, Role::Exec(container.clone()), born.during(Step::Clone)?, ours)
     }
 

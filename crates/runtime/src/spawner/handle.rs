@@ -307,8 +307,9 @@ impl Handle {
     }
 
     /// Keeps at least so many sandboxes ready, made when nothing else is to be done, for those who ask for many at once.
-    pub async fn spare(&self, count: usize) -> Result<(), Error> {
-        self.ask(Request::Spare(count), Vec::new()).await.map(drop)
+    /// With `embryos`, the first process of the first native container waits in each as well.
+    pub async fn spare(&self, count: usize, embryos: bool) -> Result<(), Error> {
+        self.ask(Request::Spare { count, embryos }, Vec::new()).await.map(drop)
     }
 
     /// Gives back a container, as [`crate::Runtime::remove`] does.

@@ -140,16 +140,9 @@ impl Server<'_> {
         };
         let terminal = entry.spec.terminal;
         let prepare = |common: &Common<'_>| {
-            let (template, spec) = (&self.template, common.spec);
-            let builder = Builder {
-                template,
-                spec,
-                rootless: common.rootless,
-                unified_cgroups: common.unified_cgroups,
-                place: &root,
-                memory: &common.memory,
-            };
-            builder.stage(&staged, |step| common.reached(step))?;
+            let (fixtures, spec) = (common.alike.fixtures, common.spec);
+            let builder = Builder { fixtures, spec, place: &root, memory: &common.memory };
+            builder.lay_out(&staged, |step| common.reached(step))?;
             let config = serde_json::to_vec(&Config::new(spec, &around)).map_err(io::Error::from);
             config.and_then(|config| std::fs::write(bundle.join("config.json"), config)).during(Step::Oci)
         };
@@ -231,11 +224,15 @@ impl Server<'_> {
         let cgroup = if inherits { entry.group.open().during(Step::Cgroup)? } else { None };
         let (ours, theirs) = channel::pair().during(Step::Clone)?;
         let streams = if terminal { [None, None, None] } else { streams };
-        let common = self.common(entry, streams, theirs);
+        let common = self.common(entry, streams);
         let env = [("PATH".to_owned(), PATH.to_owned())];
         let born = clone::clone(NEW_MOUNT, cgroup.as_ref().map(AsFd::as_fd), || {
             let prepare = || {
-                common.account(inherits)?;
+                if inherits {
+                    common.alike.account(common.group)?;
+                } else {
+                    common.alike.expendable()?;
+                }
                 // The runtime has to see its own children in `/proc`; the machine's counts them differently.
                 cover(Path::new("/proc"), "proc").during(Step::Proc)?;
                 if let Some(hidden) = hidden.filter(|hidden| hidden.exists()) {
@@ -243,7 +240,7 @@ impl Server<'_> {
                 }
                 prepare(&common)
             };
-            child::program(&common, prepare, &bundle, &command, &env);
+            child::program(&common, &theirs, prepare, &bundle, &command, &env);
         });
         Ok((born.during(Step::Clone)?, ours, console))
     }

@@ -7,7 +7,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use super::channel::Packet;
 use super::child::{self, Claim};
 use super::protocol::{Answer, Failure, What};
-use super::server::Server;
+use super::server::{Server, Token};
 use super::{During, Step};
 use crate::spec::{ContainerId, ContainerSpec, check_files, check_tag};
 
@@ -80,6 +80,7 @@ impl Server<'_> {
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Claim);
         (entry.asked, entry.kept) = (id, kept);
         entry.spec.tag = tag.unwrap_or_else(|| std::mem::take(&mut entry.spec.tag));
-        Ok(())
+        let first = entry.first.and_then(|number| Some((number, self.processes.get(&number)?.report()?)));
+        first.map_or(Ok(()), |(number, report)| self.watch_on(report, Token::Report(number)))
     }
 }

@@ -102,8 +102,11 @@ pub(super) enum Request {
     Kept(ContainerId),
     /// The two sockets of a sandbox once more.
     Sockets(SandboxId),
-    /// So many sandboxes are kept ready at least.
-    Spare(usize),
+    /// So many sandboxes are kept ready at least, with embryos in them or without.
+    Spare {
+        count: usize,
+        embryos: bool,
+    },
 }
 
 /// Numbers of requests from here on are those of workers that do not know yet which are taken.

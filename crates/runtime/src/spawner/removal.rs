@@ -133,6 +133,11 @@ impl Server<'_> {
             let _ = container.group.remove();
             let _ = delete(&container.spec.scratch);
         }
+        let ready = self.factory.ready.iter().filter_map(|ready| ready.embryo.as_ref());
+        let given = self.sandboxes.values().filter_map(|sandbox| sandbox.embryo.as_ref());
+        for embryo in ready.chain(given).chain(self.discarded.iter().map(|(_, embryo)| embryo)) {
+            let _ = embryo.group.remove();
+        }
         self.hello.cgroups.remove();
         if self.strays {
             // OCI runtimes make groups in hierarchies that we do not use.

@@ -1,5 +1,6 @@
 //! Sandboxes: network, host name and IPC namespaces, held open by descriptors and by nothing else, so that they vanish
-//! with the spawner. New network namespaces are made ahead of time; making one is the slowest part of starting a Pod.
+//! with the spawner. Some are made ahead of time, with the first process of a container in them where that is wanted; making a
+//! network namespace is the slowest part of starting a Pod.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,6 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
+use super::embryo::Embryo;
 use super::{During, Failure, Step};
 use crate::netns;
 use crate::spec::SandboxSpec;
@@ -64,33 +66,58 @@ impl Namespaces {
     }
 }
 
+/// Namespaces that nobody has asked for yet.
+pub(super) struct Ready {
+    pub(super) namespaces: Namespaces,
+    pub(super) embryo: Option<Embryo>,
+}
+
+/// Something to be made ahead of time.
+pub(super) enum Lacking {
+    Namespaces,
+    /// In the ready sandbox of this place.
+    Embryo(usize),
+}
+
 /// Makes sandboxes, and keeps some ready.
 pub(super) struct Factory {
     own: Namespaces,
-    ready: VecDeque<Namespaces>,
+    pub(super) ready: VecDeque<Ready>,
     spare: usize,
+    embryos: usize,
 }
 
 impl Factory {
     pub(super) fn new(spare: usize) -> io::Result<Self> {
-        Ok(Self { own: Namespaces::current()?, ready: VecDeque::new(), spare })
+        Ok(Self { own: Namespaces::current()?, ready: VecDeque::new(), spare, embryos: 0 })
     }
 
-    /// Keeps at least so many ready from now on, as far as that is sensible.
-    pub(super) fn keep(&mut self, count: usize) {
-        self.spare = self.spare.max(count.min(MOST_SPARE));
+    /// Keeps at least so many ready from now on, as far as that is sensible; with embryos in them or without.
+    pub(super) fn keep(&mut self, count: usize, embryos: bool) {
+        let count = count.min(MOST_SPARE);
+        self.spare = self.spare.max(count);
+        self.embryos = self.embryos.max(if embryos { count } else { 0 });
     }
 
-    pub(super) fn wants_more(&self) -> bool {
-        self.ready.len() < self.spare
+    pub(super) fn lacks(&self) -> Option<Lacking> {
+        if self.ready.len() < self.spare {
+            return Some(Lacking::Namespaces);
+        }
+        let without = self.ready.iter().take(self.embryos).position(|ready| ready.embryo.is_none());
+        without.map(Lacking::Embryo)
     }
 
     /// Makes one ahead of time. A failure is for the request that needs it to see.
     pub(super) fn prepare(&mut self) {
         match self.make() {
-            Ok(namespaces) => self.ready.push_back(namespaces),
+            Ok(namespaces) => self.ready.push_back(Ready { namespaces, embryo: None }),
             Err(_) => self.spare = self.ready.len(),
         }
+    }
+
+    /// To be called when there is none to be had.
+    pub(super) fn give_up_embryos(&mut self) {
+        self.embryos = 0;
     }
 
     fn make(&self) -> Result<Namespaces, Failure> {
@@ -103,27 +130,37 @@ impl Factory {
         })
     }
 
-    pub(super) fn create(&mut self, spec: &SandboxSpec) -> Result<(Namespaces, netns::Sockets), Failure> {
-        check_host_name(&spec.hostname)?;
-        let namespaces = match self.ready.pop_front() {
-            Some(ready) => ready,
-            None => self.make()?,
-        };
-        let sockets = self.abroad(|| {
+    /// Namespaces that are not used yet, ready ones if there are any.
+    pub(super) fn take(&mut self) -> Result<Ready, Failure> {
+        match self.ready.pop_front() {
+            Some(ready) => Ok(ready),
+            None => Ok(Ready { namespaces: self.make()?, embryo: None }),
+        }
+    }
+
+    pub(super) fn configure(
+        &self,
+        namespaces: &Namespaces,
+        spec: &SandboxSpec,
+    ) -> Result<netns::Sockets, Failure> {
+        self.abroad(|| {
             namespaces.enter().during(Step::Namespaces)?;
             rustix::system::sethostname(spec.hostname.as_bytes()).during(Step::HostName)?;
             netns::assign(spec).map_err(network)
-        })?;
-        Ok((namespaces, sockets))
+        })
     }
 
     /// Gives a sandbox another host name.
     pub(super) fn rename(&self, sandbox: &Namespaces, hostname: &str) -> Result<(), Failure> {
         check_host_name(hostname)?;
-        self.abroad(|| {
-            sandbox.enter().during(Step::Namespaces)?;
-            rustix::system::sethostname(hostname.as_bytes()).during(Step::HostName)
-        })
+        let enter = |namespaces: &Namespaces| {
+            let kind = LinkNameSpaceType::HostNameAndNISDomainName;
+            move_into_link_name_space(namespaces.host_name.as_fd(), Some(kind))
+        };
+        enter(sandbox).during(Step::Namespaces)?;
+        let named = rustix::system::sethostname(hostname.as_bytes()).during(Step::HostName);
+        enter(&self.own).unwrap_or_else(|error| lost(&error.into()));
+        named
     }
 
     /// A TCP socket in the sandbox's network.
@@ -149,7 +186,7 @@ impl Factory {
     }
 }
 
-fn check_host_name(name: &str) -> Result<(), Failure> {
+pub(super) fn check_host_name(name: &str) -> Result<(), Failure> {
     if name.is_empty() || name.len() > LONGEST_HOST_NAME {
         let message = format!("{name:?} cannot be a host name: use 1 to {LONGEST_HOST_NAME} bytes");
         return Err(Failure::Invalid(message));

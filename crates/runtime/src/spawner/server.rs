@@ -17,11 +17,12 @@ use super::channel::{self, Packet};
 use super::child::Claim;
 use super::clone::Ended;
 use super::containers::Container;
+use super::embryo::Embryo;
 use super::freeze::Late;
 use super::notes::Notes;
 use super::process::Process;
 use super::protocol::{ADOPTING, Answer, Asked, Failure, Hello, Message, Request, What};
-use super::sandbox::{Factory, Namespaces};
+use super::sandbox::{Factory, Namespaces, Ready, check_host_name};
 use super::start::SOCKET;
 use super::{During, Step};
 use crate::Exit;
@@ -75,6 +76,15 @@ pub(super) enum Token {
 }
 
 impl Token {
+    fn wants(self) -> EventFlags {
+        match self {
+            // What a child has said is of interest when it has said all.
+            Self::Report(_) => EventFlags::RDHUP,
+            Self::News(_) => EventFlags::IN | EventFlags::RDHUP,
+            Self::Socket | Self::Exit(_) => EventFlags::IN,
+        }
+    }
+
     fn pack(self) -> EventData {
         EventData::new_u64(match self {
             Self::Socket => 0,
@@ -97,6 +107,8 @@ impl Token {
 
 pub(super) struct Sandbox {
     pub(super) namespaces: Namespaces,
+    /// Waits for its first container.
+    pub(super) embryo: Option<Embryo>,
     pub(super) spec: SandboxSpec,
     /// For whoever adopts it, if anybody may.
     pub(super) sockets: Vec<OwnedFd>,
@@ -124,6 +136,8 @@ pub(super) struct Server<'a> {
     /// Containers whose cgroup was busy when it was to be removed.
     pub(super) busy: Vec<ContainerId>,
     pub(super) late: Vec<Late>,
+    /// Killed before they became anything, and not gone yet; those of sandboxes that somebody knows with their names.
+    pub(super) discarded: Vec<(Option<SandboxId>, Embryo)>,
     /// Numbers for processes that nobody asked for, from the other end.
     pub(super) next_internal: u64,
     /// There may be children that nobody knows.
@@ -143,6 +157,9 @@ pub(super) struct Server<'a> {
 impl<'a> Server<'a> {
     fn new(socket: BorrowedFd<'a>, hello: Hello) -> Result<Self, Failure> {
         settle()?;
+        if let Err(error) = super::relocated::share() {
+            eprintln!("agentcube spawner: containers start later than they could: {error}");
+        }
         rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).during(Step::Clone)?;
         let open_files = raise_open_files();
         let template = Template::mount(&hello.directory, hello.rootless).during(Step::Devices)?;
@@ -168,6 +185,7 @@ impl<'a> Server<'a> {
             waiting: VecDeque::new(),
             busy: Vec::new(),
             late: Vec::new(),
+            discarded: Vec::new(),
             next_internal: u64::MAX >> 2,
             strays: false,
             ended_strays: HashMap::new(),
@@ -185,12 +203,12 @@ impl<'a> Server<'a> {
         let mut last_event = Instant::now();
         loop {
             events.clear();
-            let prepare = self.factory.wants_more();
-            let timeout = if !self.waiting.is_empty() || prepare && last_event.elapsed() >= QUIET {
+            let lacking = self.factory.lacks();
+            let timeout = if !self.waiting.is_empty() || lacking.is_some() && last_event.elapsed() >= QUIET {
                 Some(AT_ONCE)
-            } else if !self.busy.is_empty() || !self.late.is_empty() {
+            } else if !self.busy.is_empty() || !self.late.is_empty() || !self.discarded.is_empty() {
                 Some(RETRY)
-            } else if prepare {
+            } else if lacking.is_some() {
                 Timespec::try_from(QUIET).ok()
             } else {
                 self.until_impatient()
@@ -213,14 +231,15 @@ impl<'a> Server<'a> {
             self.reap_strays();
             self.retry_busy();
             self.retry_late();
+            self.bury_discarded();
             self.lose_patience();
             if !events.is_empty() {
                 last_event = Instant::now();
             }
             if let Some((id, spec)) = self.waiting.pop_front() {
                 self.make_sandbox(id, &spec);
-            } else if prepare && last_event.elapsed() >= QUIET {
-                self.factory.prepare();
+            } else if let Some(lacking) = lacking.filter(|_| last_event.elapsed() >= QUIET) {
+                self.make_ahead(lacking);
             }
         }
     }
@@ -319,8 +338,8 @@ impl<'a> Server<'a> {
             Request::Heard(at) => self.heard(at),
             Request::Kept(container) => self.kept(&container),
             Request::Sockets(sandbox) => self.sockets(&sandbox),
-            Request::Spare(count) => {
-                self.factory.keep(count);
+            Request::Spare { count, embryos } => {
+                self.factory.keep(count, embryos);
                 Ok((Answer::Done, Vec::new()))
             }
         };
@@ -357,11 +376,19 @@ impl<'a> Server<'a> {
             return Err(Failure::Exists(What::Sandbox, spec.id.to_string()));
         }
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Namespaces);
-        let (namespaces, sockets) = self.factory.create(spec)?;
+        check_host_name(&spec.hostname)?;
+        let Ready { namespaces, embryo } = self.factory.take()?;
+        let sockets = match self.factory.configure(&namespaces, spec) {
+            Ok(sockets) => sockets,
+            Err(failure) => {
+                self.discard(None, embryo);
+                return Err(failure);
+            }
+        };
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Network);
         let sockets = vec![sockets.outgoing, sockets.dns];
         let kept = if self.hello.adoptable { super::snapshot::copies(&sockets)? } else { Vec::new() };
-        let sandbox = Sandbox { namespaces, spec: spec.clone(), sockets: kept, removing: None };
+        let sandbox = Sandbox { namespaces, embryo, spec: spec.clone(), sockets: kept, removing: None };
         self.sandboxes.insert(spec.id.clone(), sandbox);
         Ok((Answer::Done, sockets))
     }
@@ -377,6 +404,7 @@ impl<'a> Server<'a> {
         for container in containers {
             self.begin_removal(&container, None);
         }
+        self.discard_embryo(sandbox);
         self.finish_sandbox(sandbox);
     }
 
@@ -384,7 +412,7 @@ impl<'a> Server<'a> {
     pub(super) fn finish_sandbox(&mut self, sandbox: &SandboxId) {
         let used = self.containers.values().any(|container| &container.spec.sandbox == sandbox);
         let removing = self.sandboxes.get(sandbox).is_some_and(|found| found.removing.is_some());
-        if used || !removing {
+        if used || !removing || self.is_discarding_in(sandbox) {
             return;
         }
         let waiting = self.sandboxes.remove(sandbox).and_then(|found| found.removing).unwrap_or_default();
@@ -404,13 +432,12 @@ impl<'a> Server<'a> {
     }
 
     pub(super) fn watch(&self, descriptor: BorrowedFd<'_>, token: Token) -> Result<(), Failure> {
-        let wanted = match token {
-            // What a child has said is of interest when it has said all.
-            Token::Report(_) => EventFlags::RDHUP,
-            Token::News(_) => EventFlags::IN | EventFlags::RDHUP,
-            Token::Socket | Token::Exit(_) => EventFlags::IN,
-        };
-        epoll::add(&self.epoll, descriptor, token.pack(), wanted).during(Step::Clone)
+        epoll::add(&self.epoll, descriptor, token.pack(), token.wants()).during(Step::Clone)
+    }
+
+    /// The same for what is watched already, with another token.
+    pub(super) fn watch_on(&self, descriptor: BorrowedFd<'_>, token: Token) -> Result<(), Failure> {
+        epoll::modify(&self.epoll, descriptor, token.pack(), token.wants()).during(Step::Claim)
     }
 
     /// To be called before a watched descriptor is closed: children that are not executed yet have a copy of it, and

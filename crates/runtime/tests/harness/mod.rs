@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use agentcube_runtime::native::Native;
 use agentcube_runtime::oci::{Oci, Program as OciProgram};
@@ -21,6 +22,10 @@ use agentcube_runtime::{
     ContainerId, ContainerSpec, Error, Exit, Process, Runtime, SandboxId, SandboxSockets, SandboxSpec,
     Sandboxes, Stdio, capabilities,
 };
+
+/// Until something happens that is going to.
+const LIMIT: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(2);
 
 static NODES: AtomicU32 = AtomicU32::new(0);
 /// Nobody's number, for the tests without root.
@@ -52,6 +57,24 @@ pub(crate) fn is_root() -> bool {
 /// from being executed.
 pub(crate) fn copy_program(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
+/// Where first processes of containers wait in every sandbox.
+const EMBRYOS_VARIABLE: &str = "RUNTIME_EMBRYOS";
+
+fn embryos() -> bool {
+    std::env::var_os(EMBRYOS_VARIABLE).is_some()
+}
+
+/// Runs all other tests of this file with containers whose first processes were made ahead of time.
+pub(crate) fn again_with_embryos(this: &str) {
+    if embryos() {
+        return;
+    }
+    let mut tests = Command::new(std::env::current_exe().unwrap());
+    let output = tests.args(["--skip", this, "--skip", "without_root"]).env(EMBRYOS_VARIABLE, "1").output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 /// Runs all other tests of this file as an ordinary user.
@@ -104,10 +127,27 @@ impl Node {
     }
 
     pub(crate) async fn sandbox(&self, name: &str) -> (SandboxId, SandboxSockets) {
+        if embryos() {
+            self.embryos(1).await;
+        }
         let spec = sandbox_spec(name);
         let id = spec.id.clone();
         let sockets = self.handle.create(spec).await.unwrap();
         (id, sockets)
+    }
+
+    /// Has first processes of containers wait in the next sandboxes, and gives back their numbers.
+    pub(crate) async fn embryos(&self, count: usize) -> Vec<u32> {
+        self.handle.spare(count, true).await.unwrap();
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let waiting = place::waiting(place::spawner_pid(&self.options.directory));
+            if waiting.len() >= count {
+                return waiting;
+            }
+            assert!(Instant::now() < deadline, "{waiting:?} wait instead of {count}");
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     /// A container of the machine's own programs that runs the probe.

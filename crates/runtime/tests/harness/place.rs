@@ -94,10 +94,25 @@ impl Place {
     }
 
     pub(crate) fn spawner_pid(&self) -> i32 {
-        let record = std::fs::read(self.options.directory.join("record")).unwrap();
-        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
-        i32::try_from(record["spawner"]["pid"].as_i64().unwrap()).unwrap()
+        spawner_pid(&self.options.directory)
     }
+}
+
+pub(crate) fn spawner_pid(directory: &Path) -> i32 {
+    let record = std::fs::read(directory.join("record")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    i32::try_from(record["spawner"]["pid"].as_i64().unwrap()).unwrap()
+}
+
+/// The children of a spawner that wait to be told of their container.
+pub(crate) fn waiting(spawner: i32) -> Vec<u32> {
+    let waits = |pid: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let value =
+            |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim();
+        value("Name:") == "agentcube-ahead" && value("PPid:") == spawner.to_string()
+    };
+    numbers("/proc").filter(waits).collect()
 }
 
 fn devices() -> BTreeSet<String> {

@@ -34,11 +34,13 @@ impl Kernel {
         let node = node(agent)?;
         let mut found = BTreeSet::new();
         find(Path::new("/sys/fs/cgroup"), &node, DEPTH, false, &mut found);
-        // Each container has a group of its name, on each hierarchy that is used.
+        // Each container has a group, of its name or of what it was made from, on each hierarchy that is used.
+        let (ahead, processes): (Vec<u32>, Vec<u32>) = processes(&node).partition(|pid| waits(*pid));
+        let of_ahead: BTreeSet<_> = ahead.iter().flat_map(|pid| groups(*pid)).collect();
         let containers: BTreeSet<_> = found
             .iter()
             .filter_map(|path| path.file_name()?.to_str())
-            .filter(|name| name.contains("sb-"))
+            .filter(|name| name.contains("sb-") || name.starts_with("Ahead-") && !of_ahead.contains(*name))
             .map(str::to_owned)
             .collect();
         let spawner = children(keeper).into_iter().find(|pid| {
@@ -46,22 +48,33 @@ impl Kernel {
         });
         let spawner = spawner.with_context(|| format!("{} has no spawner", agent.describe()))?;
         let mounts = std::fs::read_to_string(format!("/proc/{spawner}/mountinfo"))?.lines().count();
-        Ok(Kernel { processes: processes(&node), cgroups: containers.len(), mounts })
+        Ok(Kernel { processes: processes.len(), cgroups: containers.len(), mounts })
     }
 }
 
+/// Whether a process waits to be told of its container.
+fn waits(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "agentcube-ahead")
+}
+
+/// The names of the cgroups that a process is in.
+fn groups(pid: u32) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    text.lines().filter_map(|line| Some(line.rsplit_once('/')?.1.to_owned())).collect()
+}
+
 /// Whatever lives in cgroups of the node.
-fn processes(node: &str) -> usize {
+fn processes(node: &str) -> impl Iterator<Item = u32> {
     let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let inside = |pid: &u32| {
+    let inside = move |pid: &u32| {
         std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| groups.contains(node))
     };
     let lives = |pid: &u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         !status.is_empty() && !status.contains("State:\tZ")
     };
-    numbers.filter(|pid| inside(pid) && lives(pid)).count()
+    numbers.filter(move |pid| inside(pid) && lives(pid))
 }
 
 fn find(directory: &Path, node: &str, depth: usize, inside: bool, found: &mut BTreeSet<PathBuf>) {

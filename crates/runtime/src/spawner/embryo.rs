@@ -1,0 +1,145 @@
+//! First processes of containers that nobody has asked for yet. Each waits in a sandbox that was made ahead of time, in a
+//! cgroup of its own, with all mounted that containers have alike; whoever starts the first container there tells it the
+//! rest. It must never matter that there is one: where there is none, or it has ended, a container is made from nothing.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::process::Signal;
+
+use super::child::{self, Order};
+use super::clone::{self, Born, NEW_MOUNT, NEW_PID};
+use super::protocol::{Failure, Streams};
+use super::sandbox::Lacking;
+use super::server::Server;
+use super::{During, Step, channel};
+use crate::cgroup::Group;
+use crate::spec::{ContainerId, Resources, SandboxId};
+use channel::Packet;
+use std::borrow::Cow;
+
+/// What the machine calls such a process. As long as the kernel lets a name be.
+pub(super) const NAME: &std::ffi::CStr = c"agentcube-ahead";
+
+pub(super) struct Embryo {
+    pub(super) group: Group,
+    born: Born,
+    report: OwnedFd,
+}
+
+impl Server<'_> {
+    /// Makes something that nobody has asked for.
+    pub(super) fn make_ahead(&mut self, lacking: Lacking) {
+        match lacking {
+            Lacking::Namespaces => self.factory.prepare(),
+            Lacking::Embryo(place) => match self.conceive(place) {
+                Ok(embryo) => self.factory.ready[place].embryo = Some(embryo),
+                // Whoever starts a container is told why.
+                Err(_) => self.factory.give_up_embryos(),
+            },
+        }
+    }
+
+    fn conceive(&mut self, place: usize) -> Result<Embryo, Failure> {
+        let number = self.internal();
+        let group = self.hello.cgroups.group_ahead(number);
+        let embryo = group.create(&Resources::default()).during(Step::Cgroup).and_then(|()| {
+            let cgroup = group.open().during(Step::Cgroup)?;
+            let (ours, theirs) = channel::pair().during(Step::Clone)?;
+            let (alike, sandbox) = (self.alike(), &self.factory.ready[place].namespaces);
+            let born = clone::clone(NEW_PID | NEW_MOUNT, cgroup.as_ref().map(AsFd::as_fd), || {
+                child::embryo(&alike, &group, &theirs, sandbox);
+            });
+            Ok((born.during(Step::Clone)?, ours))
+        });
+        match embryo {
+            Ok((born, report)) => Ok(Embryo { group, born, report }),
+            Err(failure) => {
+                let _ = group.remove();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Has what waits in a container's sandbox become its first process, if anything does.
+    pub(super) fn order_embryo(
+        &mut self,
+        container: &ContainerId,
+        streams: &[Option<OwnedFd>; 3],
+    ) -> Result<Option<(Born, OwnedFd)>, Failure> {
+        let spec = &self.containers[container].spec;
+        let waiting = self.sandboxes.get_mut(&spec.sandbox).and_then(|sandbox| sandbox.embryo.take());
+        let Some(embryo) = waiting else { return Ok(None) };
+        match self.tell(&embryo, container, streams) {
+            Ok(true) => {}
+            // It has ended while it waited.
+            told => {
+                let sandbox = self.containers[container].spec.sandbox.clone();
+                self.discard(Some(sandbox), Some(embryo));
+                return told.map(|_| None);
+            }
+        }
+        let Embryo { group, born, report } = embryo;
+        if let Some(entry) = self.containers.get_mut(container) {
+            entry.group = group;
+        }
+        Ok(Some((born, report)))
+    }
+
+    /// `false` if it is not there any more.
+    fn tell(
+        &self,
+        embryo: &Embryo,
+        container: &ContainerId,
+        streams: &[Option<OwnedFd>; 3],
+    ) -> Result<bool, Failure> {
+        let entry = &self.containers[container];
+        embryo.group.limit(&entry.spec.resources).during(Step::Cgroup)?;
+        let (data_limit, process_limit) = self.stand_ins(&entry.spec);
+        let order = Order {
+            spec: Cow::Borrowed(&entry.spec),
+            memory: self.memory(container),
+            data_limit,
+            process_limit,
+            streams: Streams(streams.each_ref().map(Option::is_some)),
+            prepared: entry.prepared,
+        };
+        let given = streams.iter().flatten().map(OwnedFd::try_clone).collect::<Result<_, _>>();
+        let packet = Packet::new(&order, given.during(Step::Streams)?).during(Step::Clone)?;
+        super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Clone);
+        match packet.send(&embryo.report) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => Ok(false),
+            sent => sent.during(Step::Clone).map(|()| true),
+        }
+    }
+
+    pub(super) fn discard_embryo(&mut self, sandbox: &SandboxId) {
+        let embryo = self.sandboxes.get_mut(sandbox).and_then(|sandbox| sandbox.embryo.take());
+        self.discard(Some(sandbox.clone()), embryo);
+    }
+
+    /// Kills it. The rest follows when it has ended.
+    pub(super) fn discard(&mut self, of: Option<SandboxId>, embryo: Option<Embryo>) {
+        let Some(embryo) = embryo else { return };
+        let _ = rustix::process::pidfd_send_signal(&embryo.born.pidfd, Signal::KILL);
+        self.discarded.push((of, embryo));
+    }
+
+    pub(super) fn is_discarding_in(&self, sandbox: &SandboxId) -> bool {
+        self.discarded.iter().any(|(of, _)| of.as_ref() == Some(sandbox))
+    }
+
+    pub(super) fn bury_discarded(&mut self) {
+        for (of, embryo) in std::mem::take(&mut self.discarded) {
+            // An error is that of one who was reaped as a stray.
+            let lives = matches!(clone::reap(embryo.born.pidfd.as_fd()), Ok(None));
+            let busy = |group: &Group| {
+                group.remove().is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
+            };
+            if lives || busy(&embryo.group) {
+                self.discarded.push((of, embryo));
+            } else if let Some(sandbox) = of {
+                self.finish_sandbox(&sandbox);
+            }
+        }
+    }
+}
