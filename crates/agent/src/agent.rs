@@ -117,6 +117,8 @@ impl Agent {
         }
         prepared::end(&self.inner).await;
         self.inner.stock.end();
+        // With the spawner, everything has ended.
+        let _gone = self.inner.parts.spawner.spare(&self.inner.incarnation, 0, false).await;
     }
 }
 

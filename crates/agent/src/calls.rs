@@ -172,10 +172,14 @@ impl Inner {
     /// Images and sandboxes that are wanted before anybody asks for them.
     pub(crate) fn keep_ready(&self, request: ConfigureRequest) {
         let (spawner, count) = (self.parts.spawner.clone(), self.read(|state| state.table.capacity()));
-        let embryos = self.parts.native.is_some();
+        let (who, embryos) = (self.incarnation.clone(), self.parts.native.is_some());
+        let closing = self.closing.clone();
         tokio::spawn(async move {
+            if closing.is_cancelled() {
+                return;
+            }
             // All of its slots may be asked for at once. With the spawner, everything has ended.
-            let _gone = spawner.spare(count as usize, embryos).await;
+            let _gone = spawner.spare(&who, count as usize, embryos).await;
         });
         for image in request.images.into_iter().take(MOST_IMAGES) {
             let images = self.images.clone();

@@ -116,6 +116,21 @@ async fn goes_with_its_sandbox() {
 }
 
 #[tokio::test]
+async fn goes_when_nobody_wants_it() {
+    let place = Place::new("unwanted");
+    let node = place.start();
+    let spawner = spawner_pid(&node.options.directory);
+    node.embryos(3).await;
+    node.handle.spare("others", 1, true).await.unwrap();
+    node.handle.spare("tests", 0, false).await.unwrap();
+    node.until("one waits", || waiting(spawner).len() == 1).await;
+    node.handle.spare("others", 0, false).await.unwrap();
+    node.until("none waits", || waiting(spawner).is_empty()).await;
+    node.handle.stop().await;
+    place.assert_clean_after_next_start().await;
+}
+
+#[tokio::test]
 async fn ends_with_a_spawner_that_is_killed() {
     let place = Place::new("killed");
     let node = place.start();
@@ -152,7 +167,7 @@ async fn dies_at_each_step() {
         if waits {
             node.embryos(1).await;
         } else {
-            node.handle.spare(1, true).await.unwrap();
+            node.handle.spare("tests", 1, true).await.unwrap();
         }
         let (sandbox, _sockets) = node.sandbox("pod").await;
         let error = node.run(node.image_or_host(step, &sandbox)).await.unwrap_err();

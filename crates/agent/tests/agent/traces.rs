@@ -28,8 +28,10 @@ impl Traces {
         let is_namespace = |link: &PathBuf| link.to_string_lossy().starts_with("ipc:[");
         let mut cgroups = BTreeSet::new();
         find(Path::new("/sys/fs/cgroup"), node, DEPTH, false, &mut cgroups);
-        let (ahead, processes): (BTreeSet<u32>, BTreeSet<u32>) =
-            processes(node)?.into_iter().partition(|pid| name(*pid) == "agentcube-ahead");
+        let waits =
+            |pid: &u32| status(*pid, "Name:") == "agentcube-ahead" && parent(*pid) == spawner.to_string();
+        let ahead: BTreeSet<u32> = numbers()?.filter(waits).collect();
+        let processes = processes(node)?.difference(&ahead).copied().collect();
         let of_ahead: BTreeSet<_> = ahead.iter().flat_map(|pid| groups(*pid)).collect();
         cgroups
             .retain(|path| path.file_name().is_none_or(|name| !of_ahead.contains(&*name.to_string_lossy())));
@@ -83,18 +85,21 @@ impl Traces {
 fn spawner() -> Result<u32> {
     let own = std::process::id().to_string();
     for pid in numbers()? {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if parent.is_some_and(|parent| parent.trim() == own) && words.ends_with(b"__spawner\0") {
+        if parent(pid) == own && words.ends_with(b"__spawner\0") {
             return Ok(pid);
         }
     }
     anyhow::bail!("the spawner does not run")
 }
 
-fn name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+fn status(pid: u32, key: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim().to_owned()
+}
+
+fn parent(pid: u32) -> String {
+    status(pid, "PPid:")
 }
 
 /// The names of the cgroups that a process is in.

@@ -107,7 +107,7 @@ impl Server<'_> {
         let packet = Packet::new(&order, given.during(Step::Streams)?).during(Step::Clone)?;
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Clone);
         match packet.send(&embryo.report) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => Ok(false),
+            Err(error) if channel::is_gone(&error) => Ok(false),
             sent => sent.during(Step::Clone).map(|()| true),
         }
     }

@@ -107,7 +107,11 @@ fn request() -> impl Strategy<Value = Request> {
         (".{0,9}", prop::option::of(".{0,9}")).prop_map(|(key, value)| Request::Note { key, value }),
         container().prop_map(Request::Kept),
         sandbox().prop_map(|spec| Request::Sockets(spec.id)),
-        (0_usize..6, any::<bool>()).prop_map(|(count, embryos)| Request::Spare { count, embryos }),
+        ("[ab]", 0_usize..6, any::<bool>()).prop_map(|(who, count, embryos)| Request::Spare {
+            who,
+            count,
+            embryos
+        }),
         (container(), any::<bool>()).prop_map(|(container, frozen)| Request::Freeze { container, frozen }),
         (container(), program, any::<[bool; 3]>()).prop_map(|(container, program, streams)| Request::Claim {
             container,

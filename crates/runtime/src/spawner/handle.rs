@@ -307,9 +307,11 @@ impl Handle {
     }
 
     /// Keeps at least so many sandboxes ready, made when nothing else is to be done, for those who ask for many at once.
-    /// With `embryos`, the first process of the first native container waits in each as well.
-    pub async fn spare(&self, count: usize, embryos: bool) -> Result<(), Error> {
-        self.ask(Request::Spare { count, embryos }, Vec::new()).await.map(drop)
+    /// With `embryos`, the first process of the first native container waits in each as well. Holds until the same `who`
+    /// asks again; of several, whoever wants most decides.
+    pub async fn spare(&self, who: &str, count: usize, embryos: bool) -> Result<(), Error> {
+        let request = Request::Spare { who: who.to_owned(), count, embryos };
+        self.ask(request, Vec::new()).await.map(drop)
     }
 
     /// Gives back a container, as [`crate::Runtime::remove`] does.

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::channel::Packet;
+use super::channel::{Packet, is_gone};
 use super::child::{self, Claim};
 use super::protocol::{Answer, Failure, What};
 use super::server::{Server, Token};
@@ -71,8 +71,8 @@ impl Server<'_> {
         streams.iter().for_each(|stream| child::give(stream, &entry.spec.user, self.hello.rootless));
         let packet = Packet::new(&claim, streams).during(Step::Claim)?;
         match first.claim(id, &packet) {
-            // It has ended, and we are yet to hear of it.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {
+            // It has ended, and we are yet to hear of that.
+            Err(error) if is_gone(&error) => {
                 return Err(Failure::NotFound(What::Container, container.to_string()));
             }
             other => other.during(Step::Claim)?,

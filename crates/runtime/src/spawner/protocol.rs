@@ -102,8 +102,9 @@ pub(super) enum Request {
     Kept(ContainerId),
     /// The two sockets of a sandbox once more.
     Sockets(SandboxId),
-    /// So many sandboxes are kept ready at least, with embryos in them or without.
+    /// So many sandboxes are kept ready at least, with embryos in them or without, until the same asker wants others.
     Spare {
+        who: String,
         count: usize,
         embryos: bool,
     },

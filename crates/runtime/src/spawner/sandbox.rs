@@ -2,7 +2,7 @@
 //! with the spawner. Some are made ahead of time, with the first process of a container in them where that is wanted; making a
 //! network namespace is the slowest part of starting a Pod.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -83,20 +83,36 @@ pub(super) enum Lacking {
 pub(super) struct Factory {
     own: Namespaces,
     pub(super) ready: VecDeque<Ready>,
+    /// Whoever wants any.
+    least: usize,
+    /// By whoever wants more: how many, and whether with embryos.
+    wanted: HashMap<String, (usize, bool)>,
+    /// What comes of that, unless it cannot be made.
     spare: usize,
     embryos: usize,
 }
 
 impl Factory {
     pub(super) fn new(spare: usize) -> io::Result<Self> {
-        Ok(Self { own: Namespaces::current()?, ready: VecDeque::new(), spare, embryos: 0 })
+        let (ready, wanted) = (VecDeque::new(), HashMap::new());
+        Ok(Self { own: Namespaces::current()?, ready, least: spare, wanted, spare, embryos: 0 })
     }
 
-    /// Keeps at least so many ready from now on, as far as that is sensible; with embryos in them or without.
-    pub(super) fn keep(&mut self, count: usize, embryos: bool) {
-        let count = count.min(MOST_SPARE);
-        self.spare = self.spare.max(count);
-        self.embryos = self.embryos.max(if embryos { count } else { 0 });
+    /// Keeps as many ready from now on as whoever wants most, as far as that is sensible; with embryos in them or
+    /// without. Gives back embryos that nobody wants any more.
+    pub(super) fn keep(&mut self, who: String, count: usize, embryos: bool) -> Vec<Embryo> {
+        if count == 0 {
+            self.wanted.remove(&who);
+        } else {
+            self.wanted.insert(who, (count.min(MOST_SPARE), embryos));
+        }
+        let most = |counts: &mut dyn Iterator<Item = usize>| counts.max().unwrap_or(0);
+        self.spare = self.least.max(most(&mut self.wanted.values().map(|(count, _)| *count)));
+        let with = self.wanted.values().filter(|(_, embryos)| *embryos);
+        self.embryos = most(&mut with.map(|(count, _)| *count));
+        let surplus = self.ready.split_off(self.spare.min(self.ready.len()));
+        let without = self.ready.iter_mut().skip(self.embryos).filter_map(|ready| ready.embryo.take());
+        without.chain(surplus.into_iter().filter_map(|ready| ready.embryo)).collect()
     }
 
     pub(super) fn lacks(&self) -> Option<Lacking> {

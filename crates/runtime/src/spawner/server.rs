@@ -338,8 +338,10 @@ impl<'a> Server<'a> {
             Request::Heard(at) => self.heard(at),
             Request::Kept(container) => self.kept(&container),
             Request::Sockets(sandbox) => self.sockets(&sandbox),
-            Request::Spare { count, embryos } => {
-                self.factory.keep(count, embryos);
+            Request::Spare { who, count, embryos } => {
+                for embryo in self.factory.keep(who, count, embryos) {
+                    self.discard(None, Some(embryo));
+                }
                 Ok((Answer::Done, Vec::new()))
             }
         };
@@ -470,7 +472,7 @@ impl<'a> Server<'a> {
                 Ok(()) => drop(self.unsent.pop_front()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // The node is gone; the next read will tell.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {
+                Err(error) if channel::is_gone(&error) => {
                     self.unsent.clear();
                 }
                 Err(error) => return Err(error),

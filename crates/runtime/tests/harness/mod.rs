@@ -138,14 +138,16 @@ impl Node {
 
     /// Has first processes of containers wait in the next sandboxes, and gives back their numbers.
     pub(crate) async fn embryos(&self, count: usize) -> Vec<u32> {
-        self.handle.spare(count, true).await.unwrap();
+        self.handle.spare("tests", count, true).await.unwrap();
+        let spawner = place::spawner_pid(&self.options.directory);
+        self.until("they wait", || place::waiting(spawner).len() >= count).await;
+        place::waiting(spawner)
+    }
+
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let deadline = Instant::now() + LIMIT;
-        loop {
-            let waiting = place::waiting(place::spawner_pid(&self.options.directory));
-            if waiting.len() >= count {
-                return waiting;
-            }
-            assert!(Instant::now() < deadline, "{waiting:?} wait instead of {count}");
+        while !holds() {
+            assert!(Instant::now() < deadline, "it never comes to this: {what}");
             tokio::time::sleep(PAUSE).await;
         }
     }
