@@ -154,6 +154,8 @@ async fn claim(
     let endpoints = attached.endpoints.clone();
     let made = made(wanted, &place, &attached, &env, image, true);
     let program = Program { tag: Some(inner.tag(run, &made)), ..program };
+    // For its log. What else is in it goes with it.
+    inner.stock.take(&inner.directory.join(run));
     // Here and not where blocking does no harm: it is done sooner than a thread is woken.
     let laid_out = place::write_names(&place, &wanted.who, &attached);
     let stdio = laid_out.and_then(|()| output(&inner.logs, run, inner.keep.is_some()));
