@@ -1,5 +1,7 @@
 //! Deployments and their ReplicaSets.
 
+use serde_json::Value;
+
 use crate::cases::{Result, cases};
 use crate::stage::Stage;
 use crate::world::{World, is_active, is_ready, is_terminating, text};
@@ -54,12 +56,19 @@ async fn rolled_out(stage: &mut Stage, manifest: &str) -> Result {
 
 /// Plays the kubelet, one Pod at a time, until the rollout is complete; records where it waits in between.
 async fn roll_on(stage: &mut Stage, record: bool) -> Result {
+    let waits = |pod: &Value| is_active(pod) && !is_ready(pod);
     for step in 1..40 {
-        stage.until("it is at rest", World::is_at_rest).await?;
+        // At rest alone proves nothing: the controllers may be about to take the next step.
+        stage
+            .until("the rollout is complete or waits for its Pods", |world| {
+                let pods = world.pods_where(|pod| waits(pod) || is_terminating(pod));
+                complete(world) || world.is_at_rest() && !pods.is_empty()
+            })
+            .await?;
         if !stage.world().pods_where(is_terminating).is_empty() {
             stage.finish_all().await?;
         } else {
-            let waiting = stage.world().pods_where(|pod| is_active(pod) && !is_ready(pod));
+            let waiting = stage.world().pods_where(waits);
             let Some(pod) = waiting.first() else { break };
             if record {
                 stage.record(&format!("it waits at step {step}"), |_| true).await?;
