@@ -2,10 +2,12 @@
 //! cgroup of its own, with all mounted that containers have alike; whoever starts the first container there tells it the
 //! rest. It must never matter that there is one: where there is none, or it has ended, a container is made from nothing.
 
+use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::process::Signal;
 
+use super::channel::Packet;
 use super::child::{self, Order};
 use super::clone::{self, Born, NEW_MOUNT, NEW_PID};
 use super::protocol::{Failure, Streams};
@@ -14,8 +16,6 @@ use super::server::Server;
 use super::{During, Step, channel};
 use crate::cgroup::Group;
 use crate::spec::{ContainerId, Resources, SandboxId};
-use channel::Packet;
-use std::borrow::Cow;
 
 /// What the machine calls such a process. As long as the kernel lets a name be.
 pub(super) const NAME: &std::ffi::CStr = c"agentcube-ahead";
