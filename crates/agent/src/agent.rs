@@ -56,7 +56,7 @@ pub(crate) struct Inner {
     pub(crate) stock: Arc<Stock>,
     pub(crate) looks: Looks,
     /// The task that prepares.
-    preparing: Mutex<Option<JoinHandle<()>>>,
+    preparing: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) incarnation: String,
     /// Where runs have their directories.
     pub(crate) directory: PathBuf,
@@ -91,10 +91,11 @@ impl Agent {
     pub(crate) fn begin(&self) {
         let inner = &self.inner;
         tokio::spawn(clock::run(Arc::downgrade(inner), inner.sooner.clone(), inner.closing.clone()));
-        tokio::spawn(stock::run(Arc::downgrade(inner), inner.closing.clone()));
+        let filling = tokio::spawn(stock::run(Arc::downgrade(inner), inner.closing.clone()));
+        inner.preparing.lock().push(filling);
         if let Some(native) = inner.parts.native.clone() {
             let preparing = prepared::run(Arc::downgrade(inner), native, inner.closing.clone());
-            *inner.preparing.lock() = Some(tokio::spawn(preparing));
+            inner.preparing.lock().push(tokio::spawn(preparing));
         }
     }
 
@@ -110,8 +111,8 @@ impl Agent {
             let mut over = run.over.clone();
             let _gone = over.wait_for(Option::is_some).await;
         }
-        let preparing = self.inner.preparing.lock().take();
-        if let Some(preparing) = preparing {
+        let preparing = std::mem::take(&mut *self.inner.preparing.lock());
+        for preparing in preparing {
             // Whatever it was about to make, it removes. That it panicked would have been said.
             let _ended = preparing.await;
         }

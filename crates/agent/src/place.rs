@@ -41,7 +41,7 @@ pub(crate) fn make_ahead(directory: &Path) -> io::Result<()> {
 pub(crate) fn make(place: &Place, tmp: bool, files: &[Given], user: &User) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(place.etc())?;
     if tmp {
-        DirBuilder::new().mode(0o700).create(place.tmp())?;
+        DirBuilder::new().recursive(true).mode(0o700).create(place.tmp())?;
         fs::set_permissions(place.tmp(), Permissions::from_mode(0o1777))?;
     }
     for (number, file) in files.iter().enumerate() {

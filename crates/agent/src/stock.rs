@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_taken_is_like_one_that_is_made() {
+    fn gives_as_many_as_there_are_with_what_containers_need() {
         let place = tempfile::tempdir().expect("a directory");
         let (one, other) = (place.path().join("one"), place.path().join("other"));
         let stock = Stock::new(place.path().join("ahead")).expect("it can be written");
