@@ -55,7 +55,7 @@ pub(crate) struct Inner {
     pub(crate) prepared: Prepared,
     pub(crate) stock: Arc<Stock>,
     pub(crate) looks: Looks,
-    /// The task that prepares.
+    /// The tasks that make things ahead.
     preparing: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) incarnation: String,
     /// Where runs have their directories.
