@@ -64,19 +64,17 @@ fn agentcube(settings: &Settings) -> Result<PathBuf> {
     Ok(settings.root.join("target/release/agentcube"))
 }
 
-/// The program in the measured containers, as small and quick to load as one of the standard library can be. A machine
-/// that cannot link it statically gets an ordinary one.
+/// The program in the measured containers, which is made of nothing but itself.
 fn small_program(settings: &Settings) -> Result<()> {
     let release = settings.root.join("target/release");
     std::fs::create_dir_all(&release)?;
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-    rustc.current_dir(&settings.root).arg("crates/testkit/src/bin/bench-program/main.rs");
+    rustc.current_dir(&settings.root).arg("crates/testkit/bench-program/main.rs");
     rustc.args(["--edition=2024", "-Copt-level=s", "-Cpanic=abort", "-Cstrip=symbols"]);
     rustc.args(["-Ctarget-feature=+crt-static", "-Crelocation-model=static"]);
-    if succeeds(rustc.arg("-o").arg(release.join("bench-program")))? {
-        return Ok(());
-    }
-    build(settings, "agentcube-testkit", &["--bin", "bench-program"])
+    rustc.args(["-Clink-arg=-nostartfiles", "-Clink-arg=-nostdlib", "-Clink-arg=-Wl,--build-id=none"]);
+    ensure!(succeeds(rustc.arg("-o").arg(release.join("bench-program")))?, "bench-program does not build");
+    Ok(())
 }
 
 fn build(settings: &Settings, package: &str, what: &[&str]) -> Result<()> {

@@ -5,5 +5,5 @@ pub mod bundle;
 pub mod oci;
 pub mod plain;
 pub mod times;
-#[path = "bin/bench-program/words.rs"]
+#[path = "../bench-program/words.rs"]
 pub mod words;

@@ -1,11 +1,13 @@
 //! An OCI runtime of the machine, run as `runc run` with a bundle that was prepared before.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 
@@ -15,6 +17,10 @@ use super::times::{Times, time};
 /// Where containers see the directory of their socket. A network namespace of theirs has nothing to reach it by.
 const MEETING: &str = "/run";
 const SOCKET: &str = "/run/socket";
+/// `crun` refuses machines that have both versions of cgroups, even when it is told to leave them alone.
+const UNIFIED: &str = "/sys/fs/cgroup/unified";
+/// Hides that directory, says so, and becomes its other arguments when told to.
+const HIDDEN: &str = "umount --lazy \"$0\" && echo && read -r _ && exec \"$@\"";
 
 pub struct Oci {
     pub name: String,
@@ -37,11 +43,21 @@ impl Oci {
         Ok(oci)
     }
 
+    /// What has to be hidden from it is hidden before it is told to begin.
     fn command(&self, number: usize, bundle: &Path) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = if self.program.ends_with("crun") && Path::new(UNIFIED).exists() {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", HIDDEN, UNIFIED]).arg(&self.program);
+            command.arg("--cgroup-manager=disabled").stdin(Stdio::piped());
+            command
+        } else {
+            let mut command = Command::new(&self.program);
+            command.stdin(Stdio::null());
+            command
+        };
         command.arg("--root").arg(&self.state).arg("run").arg("--bundle").arg(bundle);
         command.arg(format!("bench-{}-{number}", std::process::id()));
-        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        command.stderr(Stdio::piped());
         command
     }
 
@@ -51,9 +67,13 @@ impl Oci {
         let mut config = self.config(&bundle);
         config["process"]["args"] = json!([PROGRAM, "serve", "/nowhere/socket"]);
         std::fs::write(bundle.join("config.json"), config.to_string())?;
-        let output = self.command(usize::MAX, &bundle).stdout(Stdio::piped()).output()?;
+        let mut child = self.command(usize::MAX, &bundle).stdout(Stdio::piped()).spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(b"\n")?;
+        }
+        let output = child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.stdout.starts_with(b"r"), "it cannot run containers here: {}", said.trim());
+        ensure!(output.stdout.trim_ascii_start().starts_with(b"r"), "it cannot run containers here: {}", said.trim());
         Ok(())
     }
 
@@ -95,16 +115,23 @@ pub struct Alive {
     connection: UnixStream,
 }
 
-/// Runs a command that ends in the program, which listens on the socket given.
+/// Runs a command that ends in the program, which listens on the socket given. A command with an input says when it is
+/// ready, and begins when it is told to.
 pub async fn start(command: Command, socket: PathBuf) -> Result<(Times, Alive)> {
     let (output, stdout) = std::io::pipe()?;
     let mut output = Receiver::from_owned_fd(output.into())?;
     let mut command = tokio::process::Command::from(command);
     command.stdout(stdout);
-    let begun = Instant::now();
-    let child = command.spawn()?;
+    let mut begun = Instant::now();
+    let mut child = command.spawn()?;
     // It holds our end of the pipe, and the program's end must be seen.
     drop(command);
+    if let Some(mut stdin) = child.stdin.take() {
+        let word = output.read_u8().await.context("it does not get ready")?;
+        ensure!(word == b'\n', "it says {word} instead of being ready");
+        begun = Instant::now();
+        stdin.write_all(b"\n").await?;
+    }
     let connect = async { Ok(UnixStream::connect(socket).await?) };
     let (times, connection) = time(begun, &mut output, connect).await?;
     Ok((times, Alive { child, connection }))

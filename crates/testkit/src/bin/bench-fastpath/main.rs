@@ -38,7 +38,7 @@ const BATCHES: usize = 5;
 /// After which a machine on which nothing is left to be cleared away is quiet.
 const REST: Duration = Duration::from_millis(300);
 /// The runtimes of the machine that agents may use.
-const OTHER_RUNTIMES: [&str; 2] = ["runc", "crun"];
+const OTHER_RUNTIMES: [&str; 3] = ["runc", "crun", "runsc"];
 
 /// How long one took.
 #[derive(Clone, Copy)]
