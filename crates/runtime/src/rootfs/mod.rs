@@ -10,7 +10,7 @@ pub(crate) mod template;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, symlinkat};
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
@@ -57,7 +57,35 @@ pub(crate) struct Fixtures<'a> {
 }
 
 /// All of that, mounted where no container sees it yet.
-pub(crate) struct Staged(Vec<(&'static str, OwnedFd)>);
+struct Staged(Vec<(&'static str, OwnedFd)>);
+
+/// What is there of a container's file system before anybody has asked for the container.
+pub(crate) struct Ahead {
+    staged: Staged,
+    laid: Option<Laid>,
+}
+
+/// A root over an image that may be asked for, with all in it that every container has.
+struct Laid {
+    image: PathBuf,
+    /// The image may have gone since, and another one have come under its name.
+    identity: Identity,
+    root: OwnedFd,
+}
+
+/// Of a directory; as long as something is laid over it, nothing else gets the same.
+#[derive(PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    fn of(path: &Path) -> rustix::io::Result<Self> {
+        let status = rustix::fs::stat(path)?;
+        Ok(Self { device: status.st_dev, inode: status.st_ino })
+    }
+}
 
 pub(crate) struct Builder<'a> {
     pub(crate) fixtures: Fixtures<'a>,
@@ -90,12 +118,20 @@ pub(crate) struct Built {
 }
 
 impl Builder<'_> {
-    pub(crate) fn build(&self, staged: Option<Staged>, reached: impl Fn(Step)) -> Result<Built, Failure> {
-        let root = self.root(&reached)?;
-        match staged {
-            Some(staged) => staged.move_to(&root)?,
-            None => drop(self.fixtures.mount(&root, &reached)?),
-        }
+    pub(crate) fn build(&self, ahead: Option<Ahead>, reached: impl Fn(Step)) -> Result<Built, Failure> {
+        let root = match ahead.map(|ahead| ahead.root_for(self)) {
+            Some(Ok(root)) => root,
+            Some(Err(staged)) => {
+                let root = self.root(&reached)?;
+                staged.move_to(&root)?;
+                root
+            }
+            None => {
+                let root = self.root(&reached)?;
+                self.fixtures.mount(&root, &reached)?;
+                root
+            }
+        };
         for mount in &self.spec.mounts {
             reached(Step::Mount);
             self.mount(&root, mount)?;
@@ -133,11 +169,7 @@ impl Builder<'_> {
     }
 
     fn root(&self, reached: &impl Fn(Step)) -> Result<OwnedFd, Failure> {
-        let own = self.own();
-        match mkdirat(CWD, own, Mode::from_raw_mode(0o755)) {
-            Err(rustix::io::Errno::EXIST) => {}
-            other => other.during_at(Step::Root, own.display())?,
-        }
+        make_own(self.own())?;
         match &self.spec.root {
             Root::Directory(image) => self.image(image),
             Root::Host { also } => {
@@ -156,11 +188,8 @@ impl Builder<'_> {
         if in_memory(self.spec, self.fixtures.rootless) { self.memory } else { &self.spec.scratch }
     }
 
-    /// An overlay even where the root is read-only: the places for mounts have to be made somewhere.
     fn image(&self, image: &Path) -> Result<OwnedFd, Failure> {
-        let lower = [image, &self.fixtures.template.places];
-        let root = overlay::mount(&lower, &directory(self.own())?, OVERLAY, self.fixtures.rootless)?;
-        mount::restrict(&root, NO_DEV, Extent::One).during(Step::Root)?;
+        let root = self.fixtures.over(image, self.own())?;
         self.attach_root(&root)?;
         Ok(root)
     }
@@ -253,9 +282,33 @@ impl Builder<'_> {
     }
 }
 
+impl Ahead {
+    /// Lays a root over an image, which may turn out not to be the one. `own` takes what is written; the root is mounted
+    /// there as well.
+    pub(crate) fn lay(&mut self, fixtures: &Fixtures<'_>, image: PathBuf, own: &Path) -> Result<(), Failure> {
+        let identity = Identity::of(&image).during_at(Step::Root, image.display())?;
+        make_own(own)?;
+        let root = fixtures.over(&image, own)?;
+        mount::attach(&root, directory(own)?).during(Step::Root)?;
+        self.staged.move_to(&root)?;
+        self.laid = Some(Laid { image, identity, root });
+        Ok(())
+    }
+
+    /// The root that is laid, if it is the right one; otherwise what is to be moved to the right one.
+    fn root_for(self, builder: &Builder<'_>) -> Result<OwnedFd, Staged> {
+        let fits = |laid: &Laid| {
+            !in_memory(builder.spec, builder.fixtures.rootless)
+                && matches!(&builder.spec.root, Root::Directory(image) if *image == laid.image)
+                && Identity::of(&laid.image).is_ok_and(|now| now == laid.identity)
+        };
+        self.laid.filter(fits).map(|laid| laid.root).ok_or(self.staged)
+    }
+}
+
 impl Staged {
-    fn move_to(self, root: &OwnedFd) -> Result<(), Failure> {
-        for (name, tree) in self.0 {
+    fn move_to(&self, root: &OwnedFd) -> Result<(), Failure> {
+        for (name, tree) in &self.0 {
             let place = target::ensure(root.as_fd(), Path::new(name), Kind::Directory);
             mount::attach(tree, place.during_at(Step::Mount, name)?).during_at(Step::Mount, name)?;
         }
@@ -265,8 +318,16 @@ impl Staged {
 
 impl Fixtures<'_> {
     /// Mounts them where only this process sees them, for a root that is not there yet.
-    pub(crate) fn stage(&self, reached: impl Fn(Step)) -> Result<Staged, Failure> {
-        self.mount(&directory(&self.template.stage())?, &reached)
+    pub(crate) fn stage(&self, reached: impl Fn(Step)) -> Result<Ahead, Failure> {
+        let staged = self.mount(&directory(&self.template.stage())?, &reached)?;
+        Ok(Ahead { staged, laid: None })
+    }
+
+    /// An overlay even where the root is read-only: the places for mounts have to be made somewhere.
+    fn over(&self, image: &Path, own: &Path) -> Result<OwnedFd, Failure> {
+        let root = overlay::mount(&[image, &self.template.places], &directory(own)?, OVERLAY, self.rootless)?;
+        mount::restrict(&root, NO_DEV, Extent::One).during(Step::Root)?;
+        Ok(root)
     }
 
     fn mount(&self, root: &OwnedFd, reached: &impl Fn(Step)) -> Result<Staged, Failure> {
@@ -357,6 +418,14 @@ impl Fixtures<'_> {
             self.template.hide_here(path).during_at(step, path)?;
         }
         Ok(())
+    }
+}
+
+/// What takes the writes to a root.
+fn make_own(path: &Path) -> Result<(), Failure> {
+    match mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        other => other.during_at(Step::Root, path.display()),
     }
 }
 

@@ -20,7 +20,7 @@ use super::{During, Failure, Step};
 use super::{execute, files};
 use crate::capabilities;
 use crate::cgroup::Group;
-use crate::rootfs::{Builder, Fixtures, Staged, in_memory, target};
+use crate::rootfs::{Ahead, Builder, Fixtures, in_memory, target};
 use crate::seccomp::Filter;
 use crate::spec::{ContainerSpec, ExecSpec, File, User};
 
@@ -70,7 +70,18 @@ pub(super) struct Common<'a> {
     pub(super) streams: [Option<OwnedFd>; 3],
 }
 
-/// What a process that was made ahead of time is told about its container. The streams come with it.
+/// What a process that was made ahead of time is told.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Told<'a> {
+    /// To lay a root over an image that the container may be of. `own` takes what is written to it.
+    Lay {
+        image: PathBuf,
+        own: PathBuf,
+    },
+    Become(Box<Order<'a>>),
+}
+
+/// A container. The streams come with it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Order<'a> {
     pub(super) spec: Cow<'a, ContainerSpec>,
@@ -99,15 +110,21 @@ pub(super) fn prepared(common: &Common<'_>, report: &OwnedFd, sandbox: &Namespac
 /// Goes as far as every first process has to, and waits to be told of its container.
 pub(super) fn embryo(alike: &Alike<'_>, group: &Group, report: &OwnedFd, sandbox: &Namespaces) {
     let Some(report) = Reporter::new(report) else { return };
-    let staged = alike.join(group, sandbox).and_then(|()| {
+    let ahead = alike.join(group, sandbox).and_then(|()| {
         // Not to keep the spawner's own descriptors open for as long as it waits.
         report.close_all_else()?;
         alike.fixtures.stage(|step| alike.reached(step))
     });
-    let result = staged.and_then(|staged| {
+    let result = ahead.and_then(|mut ahead| {
         let name = rustix::thread::name().during(Step::Claim)?;
         let _ = rustix::thread::set_name(super::embryo::NAME);
-        let (order, descriptors) = report.told::<Order<'_>>()?;
+        let (order, descriptors) = loop {
+            match report.told::<Told<'_>>()? {
+                // Whatever keeps it from this keeps the container from it as well, and is told then.
+                (Told::Lay { image, own }, _) => drop(ahead.lay(&alike.fixtures, image, &own)),
+                (Told::Become(order), descriptors) => break (*order, descriptors),
+            }
+        };
         let _ = rustix::thread::set_name(&name);
         // What is closed all at once is not to be closed once more.
         let common = ManuallyDrop::new(Common {
@@ -120,13 +137,13 @@ pub(super) fn embryo(alike: &Alike<'_>, group: &Group, report: &OwnedFd, sandbox
             streams: order.streams.split(descriptors).0,
         });
         let become_it = if order.prepared { wait } else { run };
-        become_it(&common, &report, Some(staged))
+        become_it(&common, &report, Some(ahead))
     });
     report.end(result);
 }
 
-fn run(common: &Common<'_>, report: &Reporter, staged: Option<Staged>) -> Result<Infallible, Failure> {
-    enter_root(common, staged)?;
+fn run(common: &Common<'_>, report: &Reporter, ahead: Option<Ahead>) -> Result<Infallible, Failure> {
+    enter_root(common, ahead)?;
     let spec = common.spec;
     let program =
         Program { args: &spec.args, env: &spec.env, cwd: &spec.cwd, user: &spec.user, files: &spec.files };
@@ -134,8 +151,8 @@ fn run(common: &Common<'_>, report: &Reporter, staged: Option<Staged>) -> Result
 }
 
 /// The rights that it is to have are all that it has while it waits.
-fn wait(common: &Common<'_>, report: &Reporter, staged: Option<Staged>) -> Result<Infallible, Failure> {
-    enter_root(common, staged)?;
+fn wait(common: &Common<'_>, report: &Reporter, ahead: Option<Ahead>) -> Result<Infallible, Failure> {
+    enter_root(common, ahead)?;
     let spec = common.spec;
     common.settle(report, &spec.user, false, || new_user_namespace(&spec.user))?;
     common.become_user(&spec.user)?;
@@ -155,12 +172,12 @@ fn wait(common: &Common<'_>, report: &Reporter, staged: Option<Staged>) -> Resul
     Err(execute::execute(&program.args, &env, || report.send(&Report::Ready, Vec::new())))
 }
 
-fn enter_root(common: &Common<'_>, staged: Option<Staged>) -> Result<(), Failure> {
+fn enter_root(common: &Common<'_>, ahead: Option<Ahead>) -> Result<(), Failure> {
     common.reached(Step::Root);
     let (spec, fixtures) = (common.spec, common.alike.fixtures);
     let place = if in_memory(spec, fixtures.rootless) { &common.memory } else { &spec.scratch };
     let builder = Builder { fixtures, spec, place, memory: &common.memory };
-    let built = builder.build(staged, |step| common.reached(step))?;
+    let built = builder.build(ahead, |step| common.reached(step))?;
     common.reached(Step::Pivot);
     built.enter()
 }

@@ -1,7 +1,7 @@
 //! The life of containers, as the spawner keeps it: cloned, executed, ended, removed.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -27,6 +27,8 @@ type Reply = Result<(Answer, Vec<OwnedFd>), Failure>;
 pub(super) struct Container {
     pub(super) spec: Box<ContainerSpec>,
     pub(super) group: Group,
+    /// Goes with its scratch directory: what takes the writes to a root that was laid before anybody asked for it.
+    pub(super) laid: Option<PathBuf>,
     /// By an OCI runtime.
     pub(super) made: Option<Made>,
     /// The number of its first process, until that is reaped.
@@ -54,6 +56,13 @@ pub(super) struct Container {
     /// Processes that are not reaped yet, the first among them.
     pub(super) processes: usize,
     pub(super) removal: Option<Removal>,
+}
+
+impl Container {
+    /// All that it may have written to.
+    pub(super) fn written(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(self.spec.scratch.as_path()).chain(self.laid.as_deref())
+    }
 }
 
 impl Streams {
@@ -99,6 +108,7 @@ impl Server<'_> {
         let entry = Container {
             spec,
             group,
+            laid: None,
             made,
             first: None,
             prepared,
@@ -142,6 +152,7 @@ impl Server<'_> {
             self.discard_embryo(&of);
             return self.create_by(id, &program, container, streams);
         }
+        self.remember_image(container);
         let (born, ours) = match self.order_embryo(container, &streams)? {
             Some(told) => told,
             None => self.clone_container(container, streams)?,

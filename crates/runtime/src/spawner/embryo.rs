@@ -1,21 +1,25 @@
 //! First processes of containers that nobody has asked for yet. Each waits in a sandbox that was made ahead of time, in a
-//! cgroup of its own, with all mounted that containers have alike; whoever starts the first container there tells it the
-//! rest. It must never matter that there is one: where there is none, or it has ended, a container is made from nothing.
+//! cgroup of its own, with all mounted that containers have alike, and a root over the image that was asked for last;
+//! whoever starts the first container there tells it the rest. It must never matter that there is one: where there is
+//! none, or it has ended, a container is made from nothing, and where the image is another one, its root is.
 
 use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::process::Signal;
 
 use super::channel::Packet;
-use super::child::{self, Order};
+use super::child::{self, Order, Told};
 use super::clone::{self, Born, NEW_MOUNT, NEW_PID};
 use super::protocol::{Failure, Streams};
 use super::sandbox::Lacking;
 use super::server::Server;
-use super::{During, Step, channel};
+use super::{During, Step, channel, scratch_directory};
 use crate::cgroup::Group;
-use crate::spec::{ContainerId, Resources, SandboxId};
+use crate::rootfs::delete::delete;
+use crate::rootfs::in_memory;
+use crate::spec::{ContainerId, Resources, Root, SandboxId};
 
 /// What the machine calls such a process. As long as the kernel lets a name be.
 pub(super) const NAME: &std::ffi::CStr = c"agentcube-ahead";
@@ -24,6 +28,16 @@ pub(super) struct Embryo {
     pub(super) group: Group,
     born: Born,
     report: OwnedFd,
+    /// Takes what is written to the root that it was told to lay.
+    pub(super) laid: Option<PathBuf>,
+}
+
+impl Embryo {
+    /// All that there is of it besides the process.
+    pub(super) fn give_back(&self) -> std::io::Result<()> {
+        self.group.remove()?;
+        self.laid.as_deref().map_or(Ok(()), delete)
+    }
 }
 
 impl Server<'_> {
@@ -36,7 +50,32 @@ impl Server<'_> {
                 // Whoever starts a container is told why.
                 Err(_) => self.factory.give_up_embryos(),
             },
+            Lacking::Root(place) => self.lay_ahead(place),
         }
+    }
+
+    /// What was asked for last may be asked for again.
+    pub(super) fn remember_image(&mut self, container: &ContainerId) {
+        let spec = &self.containers[container].spec;
+        if let Root::Directory(image) = &spec.root
+            && !in_memory(spec, self.hello.rootless)
+            && self.factory.image.as_ref() != Some(image)
+        {
+            self.factory.image = Some(image.clone());
+        }
+    }
+
+    /// Comes back at once.
+    fn lay_ahead(&mut self, place: usize) {
+        let own = scratch_directory(&self.hello.directory).join(format!(".ahead-{}", self.internal()));
+        let (Some(image), Some(embryo)) =
+            (self.factory.image.clone(), self.factory.ready[place].embryo.as_mut())
+        else {
+            return;
+        };
+        embryo.laid = Some(own.clone());
+        // One that has ended is noticed by whoever needs it.
+        let _ = Packet::new(&Told::Lay { image, own }, Vec::new()).and_then(|told| told.send(&embryo.report));
     }
 
     fn conceive(&mut self, place: usize) -> Result<Embryo, Failure> {
@@ -52,7 +91,7 @@ impl Server<'_> {
             Ok((born.during(Step::Clone)?, ours))
         });
         match embryo {
-            Ok((born, report)) => Ok(Embryo { group, born, report }),
+            Ok((born, report)) => Ok(Embryo { group, born, report, laid: None }),
             Err(failure) => {
                 let _ = group.remove();
                 Err(failure)
@@ -78,9 +117,9 @@ impl Server<'_> {
                 return told.map(|_| None);
             }
         }
-        let Embryo { group, born, report } = embryo;
+        let Embryo { group, born, report, laid } = embryo;
         if let Some(entry) = self.containers.get_mut(container) {
-            entry.group = group;
+            (entry.group, entry.laid) = (group, laid);
         }
         Ok(Some((born, report)))
     }
@@ -104,7 +143,8 @@ impl Server<'_> {
             prepared: entry.prepared,
         };
         let given = streams.iter().flatten().map(OwnedFd::try_clone).collect::<Result<_, _>>();
-        let packet = Packet::new(&order, given.during(Step::Streams)?).during(Step::Clone)?;
+        let told = Told::Become(Box::new(order));
+        let packet = Packet::new(&told, given.during(Step::Streams)?).during(Step::Clone)?;
         super::die_if_asked(self.hello.die_at.as_deref(), "spawner", Step::Clone);
         match packet.send(&embryo.report) {
             Err(error) if channel::is_gone(&error) => Ok(false),
@@ -132,10 +172,10 @@ impl Server<'_> {
         for (of, embryo) in std::mem::take(&mut self.discarded) {
             // An error is that of one who was reaped as a stray.
             let lives = matches!(clone::reap(embryo.born.pidfd.as_fd()), Ok(None));
-            let busy = |group: &Group| {
-                group.remove().is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
+            let busy = |embryo: &Embryo| {
+                embryo.give_back().is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
             };
-            if lives || busy(&embryo.group) {
+            if lives || busy(&embryo) {
                 self.discarded.push((of, embryo));
             } else if let Some(sandbox) = of {
                 self.finish_sandbox(&sandbox);

@@ -61,7 +61,6 @@ impl Server<'_> {
             return;
         }
         let Some(entry) = self.containers.get_mut(container) else { return };
-        let Some(removal) = &mut entry.removal else { return };
         let freezer = entry.freezer.as_ref().map_or(Ok(()), Freezer::remove);
         match freezer.and_then(|()| entry.group.remove()) {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
@@ -70,11 +69,12 @@ impl Server<'_> {
             Err(error) => eprintln!("agentcube spawner: cannot remove the cgroup of {container}: {error}"),
             Ok(()) => {}
         }
-        removal.deleting = true;
+        entry.removal.get_or_insert_default().deleting = true;
         // A container that has written nothing leaves nothing to go through.
-        match std::fs::remove_dir(&entry.spec.scratch) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
-            _ => return self.removed(container, None),
+        let left =
+            |path| std::fs::remove_dir(path).is_err_and(|error| error.kind() != std::io::ErrorKind::NotFound);
+        if !entry.written().any(left) {
+            return self.removed(container, None);
         }
         if let Err(failure) = self.clone_deleter(container) {
             self.removed(container, Some(failure));
@@ -89,10 +89,12 @@ impl Server<'_> {
 
     /// A process of its own, because a directory may be large.
     fn clone_deleter(&mut self, container: &ContainerId) -> Result<(), Failure> {
-        let scratch = &self.containers[container].spec.scratch;
+        let entry = &self.containers[container];
         let (ours, theirs) = channel::pair().during(Step::Clone)?;
         let born = clone::clone(0, None, || {
-            tell(&theirs, delete(scratch).during_at(Step::Scratch, scratch.display()));
+            let all =
+                entry.written().try_for_each(|path| delete(path).during_at(Step::Scratch, path.display()));
+            tell(&theirs, all);
         });
         drop(theirs);
         let id = self.internal();
@@ -131,12 +133,12 @@ impl Server<'_> {
         for container in self.containers.values() {
             let _ = container.freezer.as_ref().map(Freezer::remove);
             let _ = container.group.remove();
-            let _ = delete(&container.spec.scratch);
+            container.written().for_each(|path| drop(delete(path)));
         }
         let ready = self.factory.ready.iter().filter_map(|ready| ready.embryo.as_ref());
         let given = self.sandboxes.values().filter_map(|sandbox| sandbox.embryo.as_ref());
         for embryo in ready.chain(given).chain(self.discarded.iter().map(|(_, embryo)| embryo)) {
-            let _ = embryo.group.remove();
+            let _ = embryo.give_back();
         }
         self.hello.cgroups.remove();
         if self.strays {

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -77,6 +78,8 @@ pub(super) enum Lacking {
     Namespaces,
     /// In the ready sandbox of this place.
     Embryo(usize),
+    /// By the embryo of this place.
+    Root(usize),
 }
 
 /// Makes sandboxes, and keeps some ready.
@@ -90,12 +93,14 @@ pub(super) struct Factory {
     /// What comes of that, unless it cannot be made.
     spare: usize,
     embryos: usize,
+    /// What embryos lay their roots over.
+    pub(super) image: Option<PathBuf>,
 }
 
 impl Factory {
     pub(super) fn new(spare: usize) -> io::Result<Self> {
         let (ready, wanted) = (VecDeque::new(), HashMap::new());
-        Ok(Self { own: Namespaces::current()?, ready, least: spare, wanted, spare, embryos: 0 })
+        Ok(Self { own: Namespaces::current()?, ready, least: spare, wanted, spare, embryos: 0, image: None })
     }
 
     /// Keeps as many ready from now on as whoever wants most, as far as that is sensible; with embryos in them or
@@ -120,7 +125,9 @@ impl Factory {
             return Some(Lacking::Namespaces);
         }
         let without = self.ready.iter().take(self.embryos).position(|ready| ready.embryo.is_none());
-        without.map(Lacking::Embryo)
+        let bare = |ready: &Ready| ready.embryo.as_ref().is_some_and(|embryo| embryo.laid.is_none());
+        let rootless = || self.image.as_ref().and_then(|_| self.ready.iter().position(bare));
+        without.map(Lacking::Embryo).or_else(|| rootless().map(Lacking::Root))
     }
 
     /// Makes one ahead of time. A failure is for the request that needs it to see.

@@ -59,7 +59,7 @@ pub(crate) fn copy_program(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
 }
 
-/// Where first processes of containers wait in every sandbox.
+/// Where first processes of containers wait in every sandbox, each with a root over the image of tests.
 const EMBRYOS_VARIABLE: &str = "RUNTIME_EMBRYOS";
 
 fn embryos() -> bool {
@@ -128,8 +128,12 @@ impl Node {
 
     pub(crate) async fn sandbox(&self, name: &str) -> (SandboxId, SandboxSockets) {
         if embryos() {
-            self.embryos(1).await;
+            self.roots(1).await;
         }
+        self.create(name).await
+    }
+
+    async fn create(&self, name: &str) -> (SandboxId, SandboxSockets) {
         let spec = sandbox_spec(name);
         let id = spec.id.clone();
         let sockets = self.handle.create(spec).await.unwrap();
@@ -142,6 +146,19 @@ impl Node {
         let spawner = place::spawner_pid(&self.options.directory);
         self.until("they wait", || place::waiting(spawner).len() >= count).await;
         place::waiting(spawner)
+    }
+
+    /// The same with a root over the image of tests, which was asked for last.
+    pub(crate) async fn roots(&self, count: usize) -> Vec<u32> {
+        let spawner = place::spawner_pid(&self.options.directory);
+        if place::laid(spawner).len() < count {
+            self.embryos(count).await;
+            let (sandbox, _sockets) = self.create("asks").await;
+            self.run(self.image_spec("asks", &sandbox, &["exit", "0"])).await.unwrap();
+            self.handle.remove(&sandbox).await.unwrap();
+        }
+        self.until("they have laid a root", || place::laid(spawner).len() >= count).await;
+        place::laid(spawner)
     }
 
     pub(crate) async fn until(&self, what: &str, holds: impl Fn() -> bool) {
@@ -173,6 +190,13 @@ impl Node {
         spec.mounts.push(bind(&self.program_directory(), &self.program_directory(), true));
         spec.root = Root::Directory(image);
         spec
+    }
+
+    /// What takes the writes to the roots of images, whoever's they are.
+    pub(crate) fn uppers(&self) -> Vec<PathBuf> {
+        let scratch = std::fs::read_dir(self.options.directory.join("scratch")).unwrap();
+        let uppers = scratch.map(|entry| entry.unwrap().path().join("root.upper"));
+        uppers.filter(|upper| upper.is_dir()).collect()
     }
 
     fn program_directory(&self) -> PathBuf {

@@ -115,6 +115,14 @@ pub(crate) fn waiting(spawner: i32) -> Vec<u32> {
     numbers("/proc").filter(waits).collect()
 }
 
+/// Those of them that have laid a root over an image.
+pub(crate) fn laid(spawner: i32) -> Vec<u32> {
+    let has_laid = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|text| text.contains("/.ahead-"))
+    };
+    waiting(spawner).into_iter().filter(has_laid).collect()
+}
+
 fn devices() -> BTreeSet<String> {
     let text = std::fs::read_to_string("/proc/net/dev").unwrap();
     text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
