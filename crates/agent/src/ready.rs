@@ -20,7 +20,7 @@ const SHORTEST: Duration = Duration::from_micros(100);
 /// The longest: of a program that takes its time, or does not mean to listen at all.
 const LONGEST: Duration = Duration::from_secs(1);
 /// For so long the thread looks; pauses are long enough for the event loop then.
-const CLOSELY: Duration = Duration::from_millis(25);
+const CLOSELY: Duration = Duration::from_millis(250);
 /// How long an answer may take that is on its way.
 const ANSWER: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 /// A thread that has had nothing to look at for so long ends.
