@@ -233,7 +233,7 @@ impl Inner {
                 return Err(Status::unavailable("this agent ends, and has nothing new to tell"));
             }
         }
-        let images = if known == 0 { self.images.names().await } else { self.images.known() };
+        let images = self.images.names(known == 0).await;
         Ok(self.update(|state| {
             // Whoever leads may have changed while this one waited.
             if let Err(refusal) = state.table.check_first(fence) {
@@ -314,6 +314,11 @@ impl Inner {
             }
             if let Some(at) = request.expire_unix_ms {
                 state.table.change(&request.run_id, |run| run.expire_unix_ms = at.max(0));
+            }
+            if let Some(seconds) = request.recovery_timeout_seconds {
+                // It never goes down: what is less was said earlier, and is late.
+                let recovery = Duration::from_secs(seconds.into());
+                state.table.change(&request.run_id, |run| run.recovery = run.recovery.max(recovery));
             }
             Ok(handle)
         })?;

@@ -45,6 +45,8 @@ struct Loading {
 #[derive(Default)]
 struct Known {
     loaded: HashMap<String, Loading>,
+    /// What there was when somebody looked last.
+    listed: Option<Vec<String>>,
     pulls: HashMap<String, Pull>,
 }
 
@@ -93,8 +95,21 @@ impl Images {
         Ok(loaded)
     }
 
-    /// The names by which images can be had at once.
-    pub(crate) async fn names(&self) -> Vec<String> {
+    /// The names by which images can be had at once. What others brought here since is seen by looking `anew`.
+    pub(crate) async fn names(&self, anew: bool) -> Vec<String> {
+        let listed = self.known.lock().listed.clone().filter(|_| !anew);
+        let listed = match listed {
+            Some(listed) => listed,
+            None => self.list().await,
+        };
+        let mut known = self.known.lock();
+        let names: BTreeSet<&String> = listed.iter().chain(known.loaded.keys()).collect();
+        let names = names.into_iter().take(MOST_KNOWN).cloned().collect();
+        known.listed = Some(listed);
+        names
+    }
+
+    async fn list(&self) -> Vec<String> {
         if let Some(source) = self.runtime.images() {
             let names = source.names().await.unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot list the images");
@@ -104,20 +119,13 @@ impl Images {
         }
         let store = self.store.clone();
         let listed = tokio::task::spawn_blocking(move || store.list()).await;
-        let mut names: BTreeSet<String> = self.known.lock().loaded.keys().cloned().collect();
+        let mut names = vec![HOST.to_owned()];
         match listed {
             Ok(Ok(images)) => names.extend(images.into_iter().flat_map(|image| image.names)),
             Ok(Err(error)) => tracing::warn!(%error, "cannot list the images"),
             Err(error) => tracing::warn!(%error, "cannot list the images"),
         }
-        names.insert(HOST.to_owned());
-        names.into_iter().take(MOST_KNOWN).collect()
-    }
-
-    /// Of these, those that somebody has asked for.
-    pub(crate) fn known(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.known.lock().loaded.keys().cloned().collect();
-        names.sort_unstable();
+        names.truncate(MOST_KNOWN);
         names
     }
 

@@ -125,6 +125,7 @@ impl Words<'_> {
             paused: self.any(any::<Option<bool>>()),
             fenced: self.any(any::<Option<bool>>()),
             expire_unix_ms: if self.chance(5) { self.any(any::<Option<i64>>()) } else { None },
+            recovery_timeout_seconds: self.any(any::<Option<u32>>()),
         }
     }
 

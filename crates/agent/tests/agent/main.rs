@@ -5,6 +5,7 @@ mod ends;
 mod fuzz;
 mod inside;
 mod ready;
+mod registry;
 mod remote;
 mod stands;
 mod starts;
@@ -60,7 +61,7 @@ const CASES: &[Case] = cases![
         who_ends_has_nothing_more_to_tell;
     streams: logs, commands, a_client_that_leaves, usage;
     stands: paused_and_resumed, stopped_while_paused, stands_still_without_a_controller;
-    ready: what_waits_is_claimed, what_waits_gives_way, a_burst;
+    ready: what_waits_is_claimed, what_waits_gives_way, a_burst, images_are_fetched_ahead;
     remote: with_a_token, with_certificates;
     fuzz: any_words;
 ];

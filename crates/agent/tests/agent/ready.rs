@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use agentcube_protos::agent::{ConfigureRequest, Shape};
+use agentcube_protos::agent::{ConfigureRequest, Shape, SyncRequest};
 use agentcube_protos::link::AgentApi;
 use agentcube_protos::session::{Egress, File};
 use anyhow::{Result, ensure};
 use futures_util::future::join_all;
 
+use crate::registry::Registry;
 use crate::streams::said;
 use crate::world::{CAPACITY, World, command};
 
@@ -103,4 +104,41 @@ pub(crate) async fn a_burst(world: &World) -> Result<()> {
         ensure!(stopped?.was_there);
     }
     Ok(())
+}
+
+/// What the agent says of images to one who knows this version, at once.
+async fn images(world: &World, known_version: u64) -> Result<Vec<String>> {
+    let fence = Some(world.fence.clone());
+    let request = SyncRequest { fence, known_version, ..SyncRequest::default() };
+    Ok(world.agent.sync(request).await?.images)
+}
+
+/// Images that are to be kept are fetched, and told to whoever chooses among agents, now and later.
+pub(crate) async fn images_are_fetched_ahead(world: &World) -> Result<()> {
+    let registry = Registry::start().await?;
+    let image = registry.image();
+    let known = world.sync(0).await?;
+    ensure!(!known.images.contains(&image), "{:?}", known.images);
+    let wanted = ["NO NAME".to_owned(), image.clone()];
+    let request = ConfigureRequest {
+        fence: Some(world.fence.clone()),
+        capacity: CAPACITY,
+        images: wanted.to_vec(),
+        ..ConfigureRequest::default()
+    };
+    let answer = world.agent.configure(request).await?;
+    ensure!(answer.refusal.is_none(), "{answer:?}");
+    while !images(world, known.version).await?.contains(&image) {
+        tokio::task::yield_now().await;
+    }
+    let all = images(world, 0).await?;
+    ensure!(all.contains(&image) && !all.contains(&wanted[0]), "{all:?}");
+    // Another agent of the machine finds it here, and nobody has to start it first.
+    let other = world.another(|_| {}).await?;
+    let known = other.sync(0).await?;
+    for version in [0, known.version] {
+        let names = images(&other, version).await?;
+        ensure!(names.contains(&image) && names.contains(&"host".to_owned()), "{version}: {names:?}");
+    }
+    other.end().await
 }

@@ -70,10 +70,18 @@ async fn keeps_contact(world: &World) -> Result<()> {
     }
 }
 
-/// Starts it, in contact for as long as that takes.
-async fn started_in_contact(world: &World, order: StartRequest) -> Result<()> {
+/// Starts it, in contact for as long as that takes; and is told this then.
+async fn started_in_contact(world: &World, order: StartRequest, told: &[PauseRequest]) -> Result<()> {
+    let started = async {
+        world.ordered(order).await?;
+        for told in told {
+            let answer = world.agent.pause(told.clone()).await?;
+            ensure!(answer.refusal.is_none(), "{answer:?}");
+        }
+        Ok(())
+    };
     tokio::select! {
-        started = world.ordered(order) => started.map(drop),
+        started = started => started,
         lost = keeps_contact(world) => lost,
     }
 }
@@ -82,9 +90,12 @@ pub(crate) async fn stands_still_without_a_controller(world: &World) -> Result<(
     let short = world.another(|options| options.dropped = Duration::from_secs(3)).await?;
     let mut patient = short.order("patient", &["spin"]);
     patient.claim.get_or_insert_default().uid = "its-object-exists".into();
-    started_in_contact(&short, patient).await?;
+    patient.recovery_timeout_seconds = 0;
+    // It may be told of more time, never of less: that would have been said earlier.
+    let more = |seconds| PauseRequest { recovery_timeout_seconds: Some(seconds), ..short.of("patient") };
+    started_in_contact(&short, patient, &[more(600), more(0)]).await?;
     // Nobody has confirmed an object of this one, however long its recovery may take.
-    started_in_contact(&short, short.order("spins", &["spin"])).await?;
+    started_in_contact(&short, short.order("spins", &["spin"]), &[]).await?;
     if !is_root() {
         // Without a freezer it can only end.
         let ended = |entry: Option<&Entry>| entry.is_some_and(|entry| entry.state() == State::Ended);

@@ -128,9 +128,14 @@ pub struct SandboxSpec {
     /// elsewhere.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// How long an agent may be silent before AutoRecreate starts the sandbox elsewhere.
+    /// How long an agent may be silent before AutoRecreate starts the sandbox elsewhere. Never goes down: a silent
+    /// agent goes by what it was told.
     #[serde(default = "default_recovery_timeout")]
-    #[schemars(range(min = 0, max = 86400))]
+    #[schemars(
+        range(min = 0, max = 86400),
+        extend("x-kubernetes-validations" =
+            cel::rules(&[("self >= oldSelf", "recoveryTimeoutSeconds must not go down")]))
+    )]
     pub recovery_timeout_seconds: i32,
     /// A number greater than status.acceptedResetRevision starts the sandbox afresh. Never goes down.
     #[serde(skip_serializing_if = "Option::is_none")]

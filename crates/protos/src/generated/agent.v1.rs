@@ -159,6 +159,9 @@ pub struct PauseRequest {
     /// 0: never
     #[prost(int64, optional, tag = "5")]
     pub expire_unix_ms: ::core::option::Option<i64>,
+    /// less than was said before says nothing
+    #[prost(uint32, optional, tag = "6")]
+    pub recovery_timeout_seconds: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PauseResponse {

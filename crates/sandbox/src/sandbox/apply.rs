@@ -168,6 +168,7 @@ impl Hands<'_> {
         let request = PauseRequest {
             run_id: at.run.to_string(),
             expire_unix_ms: Some(expire),
+            recovery_timeout_seconds: Some(object.spec.recovery_timeout_seconds.max(0).unsigned_abs()),
             ..PauseRequest::default()
         };
         self.core.pause(&*self.agent(&at.agent)?, request).await?;

@@ -68,4 +68,6 @@ cases! {
     predecessor: recovery_does_not_bind_to_the_dead_agent, the_recovery_timeout_is_honoured,
         deleting_what_nobody_knows_harms_nobody, scaling_down_spares_agents_in_use,
         deleting_a_failed_sandbox_frees_its_slot, a_failed_strong_create_frees_its_slot_once;
+    updates: a_changed_policy_decides_what_a_dead_agent_means, a_longer_recovery_timeout_reaches_the_agent,
+        a_shorter_recovery_timeout_is_refused;
 }

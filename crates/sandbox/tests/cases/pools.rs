@@ -146,8 +146,11 @@ pub(crate) async fn a_watch_tells_of_every_change_and_ends_with_the_sandbox() {
         ..UpdateRequest::default()
     };
     controller.fastpath.update_sandbox(ask(expires)).await.unwrap();
-    until("its agent is told when it ends", async || (stage.agents.get(0).told_of_ends() > 0).then_some(()))
-        .await;
+    until("its agent is told when it ends", async || {
+        let told = stage.agents.get(0).told();
+        told.iter().any(|told| told.expire_unix_ms.is_some_and(|at| at > 0)).then_some(())
+    })
+    .await;
     controller.fastpath.delete_sandbox(ask(unwanted("one"))).await.unwrap();
     let mut last = first;
     while let Some(next) = watch.message().await.unwrap() {

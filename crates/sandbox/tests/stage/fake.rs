@@ -85,7 +85,7 @@ struct Table {
     held: bool,
     /// Starts that were held and are dropped come to nothing.
     dropped: u32,
-    ends: u32,
+    told: Vec<PauseRequest>,
 }
 
 #[derive(Debug)]
@@ -204,9 +204,9 @@ impl Fake {
         self.table.lock().runs.values().map(|(entry, _)| entry.clone()).collect()
     }
 
-    /// Times that a run was told when to end.
-    pub(crate) fn told_of_ends(&self) -> u32 {
-        self.table.lock().ends
+    /// What it was told of runs that had begun.
+    pub(crate) fn told(&self) -> Vec<PauseRequest> {
+        self.table.lock().told.clone()
     }
 
     fn check(table: &mut Table, fence: Option<&Fence>) -> Result<(), Refusal> {
@@ -321,7 +321,7 @@ impl Fake {
         Self::check(&mut table, request.fence.as_ref())?;
         table.version += 1;
         let version = table.version;
-        table.ends += u32::from(request.expire_unix_ms.is_some());
+        table.told.push(request.clone());
         if let Some((entry, at)) = table.runs.get_mut(&request.run_id) {
             entry.paused = request.paused.unwrap_or(entry.paused);
             if request.fenced == Some(false) && entry.fenced {

@@ -16,8 +16,8 @@ use agentcube_protos::fastpath::fast_path_client::FastPathClient;
 use agentcube_protos::fastpath::fast_path_server::FastPathServer;
 use agentcube_protos::fastpath::{CreateRequest, DeleteRequest};
 use agentcube_sandbox::{
-    AgentId, Controllers, FastPathService, Fleet, FleetError, Log, OneToken, Options, Place, PoolKey,
-    Registry, Timing,
+    Access, AgentId, Controllers, FastPathService, Fleet, FleetError, Log, OneToken, Options, Place, PoolKey,
+    Registry, Reviews, Timing,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, StreamExt};
@@ -195,6 +195,7 @@ pub(crate) struct Stage {
     pub(crate) trouble: Arc<Trouble>,
     /// Where controllers keep their log, if they do.
     log: Option<tempfile::TempDir>,
+    access: Arc<dyn Access>,
     term: Mutex<u64>,
 }
 
@@ -209,6 +210,7 @@ impl Stage {
             weather: Arc::new(Mutex::new(Weather::Fair)),
             trouble: Arc::default(),
             log: None,
+            access: Arc::new(OneToken::new("secret")),
             term: Mutex::new(0),
         };
         (0..agents).for_each(|index| stage.agents.add(index));
@@ -222,6 +224,13 @@ impl Stage {
     /// Controllers keep a log.
     pub(crate) fn logging(mut self) -> Stage {
         self.log = Some(tempfile::tempdir().expect("there is room for a directory"));
+        self
+    }
+
+    /// Controllers ask the server who may do what.
+    #[allow(dead_code, reason = "for the suite on kube-apiserver; the embedded one has one user")]
+    pub(crate) fn reviewing(mut self) -> Stage {
+        self.access = Arc::new(Reviews::new(self.client.clone()));
         self
     }
 
@@ -288,8 +297,7 @@ impl Stage {
         let options = Options { term, timing: timing(), log, ..options };
         let fleet = Arc::new(Reached { agents: self.agents.clone(), fuse: fuse.clone() });
         let (client, metrics) = (fuse.client(&self.client, &self.weather), Metrics::new());
-        let controllers =
-            Controllers::new(client, fleet, Arc::new(OneToken::new("secret")), options, &metrics);
+        let controllers = Controllers::new(client, fleet, self.access.clone(), options, &metrics);
         let (registry, ready) = (controllers.registry(), controllers.ready());
         let fastpath = FastPathClient::new(controllers.fastpath());
         let shutdown = CancellationToken::new();
@@ -422,8 +430,12 @@ pub(crate) fn run_of(sandbox: &Sandbox) -> Option<String> {
 }
 
 pub(crate) fn ask<T>(message: T) -> Request<T> {
+    ask_as("secret", message)
+}
+
+pub(crate) fn ask_as<T>(token: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert("authorization", "Bearer secret".parse().unwrap());
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
     request
 }
 
