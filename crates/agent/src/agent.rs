@@ -171,7 +171,7 @@ impl Inner {
     ) -> Result<Self, Error> {
         let runtime =
             parts.runtime(&options.runtime).ok_or_else(|| Error::NoRuntime(options.runtime.clone()))?;
-        let directory = parts.data.join("runs");
+        let directory = parts.data.join(place::RUNS);
         let make = || {
             std::fs::create_dir_all(&directory)?;
             crate::place::keep_apart(&directory);

@@ -11,6 +11,7 @@ mod images;
 mod keep;
 mod labels;
 mod lease;
+pub mod left;
 mod limits;
 mod logs;
 mod machine;

@@ -13,6 +13,9 @@ use rustix::fs::IFlags;
 use crate::describe::{ETC, NAMES, Place, SCRATCH, file_mode};
 use crate::network::{Attached, Identity};
 
+/// Where an agent has them.
+pub(crate) const RUNS: &str = "runs";
+
 /// Runs have nothing to do with each other, so that a file system may keep them apart. ext4 does, if it is told so: it
 /// takes long to find a place for a file where many were deleted just before.
 pub(crate) fn keep_apart(runs: &Path) {

@@ -4,10 +4,12 @@
 mod counts;
 mod observe;
 pub mod plan;
+mod removals;
 mod scan;
 
 use std::time::Duration;
 
+pub use removals::Removals;
 pub use scan::{Error, Janitor};
 
 /// How careful it is, and how often it looks.

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use agentcube_api::Sandbox;
 use agentcube_api::labels::{RUNTIME_MANAGED, SANDBOX_POOL};
 use agentcube_containerd::Inventory;
-use agentcube_operator::events::{Recorder, Severity};
+use agentcube_operator::events::Recorder;
 use agentcube_operator::metrics::Registry;
 use futures_util::StreamExt;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Client, Resource};
+use kube::{Api, Client};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -93,47 +92,19 @@ impl Janitor {
     }
 
     async fn remove(&mut self, removal: &Removal, events: &Recorder) {
-        let Removal { container, reason } = removal;
-        match self.inventory.remove(&container.id).await {
+        match self.inventory.remove(&removal.container.id).await {
             Ok(()) => {
-                self.suspects.remove(&container.id);
-                self.counts.removed(*reason);
-                tracing::info!(
-                    container = container.id,
-                    reason = reason.as_str(),
-                    "removed a container that is nobody's"
-                );
-                let message = format!(
-                    "Removed container {} of agent {}, which nobody claims any more",
-                    container.id, container.agent.name
-                );
-                events.record(about(container), Severity::Normal, reason.as_str(), message);
+                self.suspects.remove(&removal.container.id);
+                self.counts.removals.removed(removal);
+                removal.tell(events);
             }
-            Err(error) => {
-                self.counts.failed(*reason);
-                tracing::warn!(
-                    container = container.id,
-                    "it could not be removed: {error}; the next scan tries again"
-                );
-            }
+            Err(error) => self.counts.removals.failed(removal, &error, "scan"),
         }
     }
 }
 
 fn is_answered(answers: &Answers) -> bool {
     answers.agents.values().chain(answers.sandboxes.values()).all(|answer| *answer != Existence::Unknown)
-}
-
-/// The sandbox, also if there is none any more: this is where somebody looks.
-fn about(container: &Container) -> ObjectReference {
-    ObjectReference {
-        api_version: Some(Sandbox::api_version(&()).into_owned()),
-        kind: Some(Sandbox::kind(&()).into_owned()),
-        namespace: Some(container.sandbox.namespace.clone()),
-        name: Some(container.sandbox.name.clone()),
-        uid: Some(container.sandbox_uid.clone()).filter(|uid| !uid.is_empty()),
-        ..ObjectReference::default()
-    }
 }
 
 /// Notices that the Pod of an agent is deleted. Never ends: a watch that breaks is begun again.

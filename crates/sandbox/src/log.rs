@@ -167,6 +167,12 @@ impl Log {
         self.inner.shared.of(name)
     }
 
+    /// Runs whose objects are yet to be made, with the names of those.
+    pub fn promised(&self) -> Vec<(RunId, Name)> {
+        let open = |name: Name| Some((self.of(&name).filter(|open| !open.deleted)?.run, name));
+        self.names().into_iter().filter_map(open).collect()
+    }
+
     /// Names under which something is open.
     pub(crate) fn names(&self) -> Vec<Name> {
         self.inner.shared.names()

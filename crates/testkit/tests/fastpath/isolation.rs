@@ -1,6 +1,11 @@
 //! What a program in a sandbox tries, and cannot do.
 
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::Path;
+
+use agentcube_testkit::machine::Machine;
 use anyhow::{Context, Result, ensure};
+use tokio::runtime::Runtime;
 
 use crate::world::{AGENT, World, name};
 
@@ -28,8 +33,6 @@ pub(crate) async fn reach(world: &World) -> Result<()> {
             ("the API server on the machine", "127.0.0.1", &*api_port),
             ("the API server as Pods see it", "10.244.0.1", &*api_port),
             ("the API server as a Service", "10.96.0.1", "443"),
-            ("the metadata of a cloud", "169.254.169.254", "80"),
-            ("a private network", "192.168.255.254", "80"),
         ] {
             let said = ask(world, &own, address, port).await?;
             ensure!(said.is_empty(), "{egress}: it reaches {what}: {said:?}");
@@ -41,6 +44,49 @@ pub(crate) async fn reach(world: &World) -> Result<()> {
     ensure!(said.starts_with("HTTP/1."), "open: it does not reach its neighbour: {said:?}");
     world.well(&["rm", &open, &name(&other)?]).await?;
     world.active("fast", 0).await
+}
+
+/// Outside of the platform, and which sandboxes get there.
+const OUTSIDE: [(&str, Ipv4Addr, &[&str]); 5] = [
+    ("the machine", Ipv4Addr::new(11, 0, 0, 1), &[]),
+    ("the metadata of a cloud", Ipv4Addr::new(169, 254, 169, 254), &[]),
+    ("those of Azure", Ipv4Addr::new(168, 63, 129, 16), &[]),
+    ("a private network", Ipv4Addr::new(10, 99, 0, 7), &["open"]),
+    ("the internet", Ipv4Addr::new(11, 0, 0, 6), &["public", "open"]),
+];
+
+/// The same platform on a pretended machine, so that whatever its sandboxes try would answer.
+pub(crate) async fn outside(program: &Path) -> Result<()> {
+    let (here, there) = Machine::two().await?;
+    let mut answering = Vec::new();
+    for (number, (_, address, _)) in OUTSIDE.into_iter().enumerate() {
+        let machine = if number == 0 { &here } else { &there };
+        machine.has(address)?;
+        answering.push(machine.answer(SocketAddrV4::new(address, 80))?);
+    }
+    let program = program.to_owned();
+    let tried = tokio::task::spawn_blocking(move || {
+        for (what, address, _) in OUTSIDE {
+            ensure!(here.hears(SocketAddrV4::new(address, 80))? > 0, "{what} does not answer at all");
+        }
+        here.within(|| Runtime::new()?.block_on(try_outside(&program)))
+    });
+    tried.await?
+}
+
+async fn try_outside(program: &Path) -> Result<()> {
+    let world = World::start(program).await?;
+    for egress in ["closed", "public", "open"] {
+        let sleeps = ["sleep", "1000"];
+        let own = name(&world.create(&["--pool", "fast", "--egress", egress], &sleeps).await?)?;
+        for (what, address, reached) in OUTSIDE {
+            let said = ask(&world, &own, &address.to_string(), "80").await?;
+            let expected = reached.contains(&egress);
+            ensure!(said.starts_with("HTTP/1.") == expected, "{egress}: of {what} it hears {said:?}");
+        }
+        world.well(&["rm", &own]).await?;
+    }
+    world.stop()
 }
 
 pub(crate) async fn sight(world: &World) -> Result<()> {

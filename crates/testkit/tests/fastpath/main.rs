@@ -2,7 +2,9 @@
 
 mod commands;
 mod isolation;
+mod left;
 mod life;
+mod terminal;
 mod world;
 
 use std::process::ExitCode;
@@ -54,11 +56,24 @@ async fn run(options: &Options, report: &mut Report) {
         "expiry ends it, and keeps the object" => life::expired,
         "reset starts it afresh" => life::reset,
         "commands, their input and their codes" => commands::exec,
+        "a shell on a terminal" => terminal::shell,
+        "a shell whose client is ended" => terminal::ended,
         "variables, files and logs" => commands::given,
         "pause and resume" => commands::paused,
         "mistakes are told clearly" => commands::mistakes,
         "what it cannot reach" => isolation::reach,
         "what it cannot see" => isolation::sight,
+    }
+    let outside = "what it cannot reach outside, where everything answers";
+    if options.selects(outside) {
+        match rustix::process::geteuid().is_root() {
+            true => report.note(outside, isolation::outside(&program).await),
+            false => report.skip(outside, 1, "only root can pretend a machine"),
+        }
+    }
+    let told = "after kill -9: what is left is removed, counted and told of";
+    if options.selects(told) {
+        report.note(told, left::told(&program).await);
     }
     if options.selects("after kill -9: lost, or started again") {
         report.note("after kill -9: lost, or started again", life::killed(world).await);

@@ -73,9 +73,8 @@ impl World {
 
     /// Runs `agentcube sandbox` with this input.
     pub(crate) async fn sandbox(&self, args: &[&str], input: &str) -> Result<Done> {
-        let mut command = Command::new(self.place.program());
+        let mut command = self.for_users(Command::new(self.place.program()));
         command.arg("sandbox").args(args);
-        command.env("KUBECONFIG", self.place.kubeconfig()).env("HOME", self.place.home());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let input = input.to_owned();
         let ran = tokio::task::spawn_blocking(move || -> Result<Output> {
@@ -93,7 +92,13 @@ impl World {
         })
     }
 
-    /// The same where nothing may go wrong; what it printed.
+    /// As its users run a command.
+    pub(crate) fn for_users(&self, mut command: Command) -> Command {
+        command.env("KUBECONFIG", self.place.kubeconfig()).env("HOME", self.place.home());
+        command
+    }
+
+    /// Runs `agentcube sandbox` where nothing may go wrong; what it printed.
     pub(crate) async fn well(&self, args: &[&str]) -> Result<String> {
         let done = self.sandbox(args, "").await?;
         ensure!(done.code == 0, "agentcube sandbox {}: {}", args.join(" "), done.err);

@@ -16,7 +16,7 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::Machine;
+use super::{Machine, left};
 use crate::guests::Guests;
 
 /// The built-in runtime, as pools name it.
@@ -74,7 +74,8 @@ impl Members {
         options.capacity = u32::try_from(pool.spec.max_sandboxes_per_pod).unwrap_or_default();
         options.runtime.clone_from(&pool.spec.runtime_type);
         options.host_mounts.clone_from(&self.machine.host_mounts);
-        let parts = self.parts(&options.runtime, self.machine.data.join(&uid));
+        let data = left::directory(&self.machine.data, &key.namespace, &uid);
+        let parts = self.parts(&options.runtime, data);
         let agent = Agent::new(options, parts).map_err(|error| FleetError(error.to_string()))?;
         let member = Member { id: AgentId { name, uid }, agent };
         state.pools.entry(key.clone()).or_default().insert(index, member);
