@@ -73,7 +73,11 @@ impl Oci {
         }
         let output = child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.stdout.trim_ascii_start().starts_with(b"r"), "it cannot run containers here: {}", said.trim());
+        ensure!(
+            output.stdout.trim_ascii_start().starts_with(b"r"),
+            "it cannot run containers here: {}",
+            said.trim()
+        );
         Ok(())
     }
 
