@@ -2,7 +2,7 @@
 //! health may be asked for by whoever reaches it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -81,11 +81,13 @@ pub fn mutual(chain: &[u8], key: &[u8], authorities: &[u8]) -> Result<ServerConf
     Ok(config)
 }
 
-/// Serves an agent until the shutdown. The agent goes on; [`crate::Agent::shutdown`] ends it.
+/// Serves an agent until the shutdown. The agent goes on; [`crate::Agent::shutdown`] ends it. `heard` is told, before each
+/// call that is let in, from where it comes.
 pub async fn serve<A: AgentApi>(
     agent: A,
     listener: TcpListener,
     access: Access,
+    heard: impl Fn(IpAddr) + Clone + Send + Sync + 'static,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -95,12 +97,15 @@ pub async fn serve<A: AgentApi>(
         Access::Certificates(certificates) => (None, Some(certificates)),
     };
     let check = move |request: Request<()>| -> Result<Request<()>, Status> {
-        let Some(token) = &token else { return Ok(request) };
-        let said = request.metadata().get("authorization").map(|said| digest(&SHA256, said.as_bytes()));
-        match said.is_some_and(|said| said.as_ref() == token.as_ref()) {
-            true => Ok(request),
-            false => Err(Status::unauthenticated("this agent's token is missing or another one")),
+        if let Some(token) = &token {
+            let said = request.metadata().get("authorization").map(|said| digest(&SHA256, said.as_bytes()));
+            if said.is_none_or(|said| said.as_ref() != token.as_ref()) {
+                return Err(Status::unauthenticated("this agent's token is missing or another one"));
+            }
         }
+        let peer: &SocketAddr = request.extensions().get().expect("every connection has a peer");
+        heard(peer.ip());
+        Ok(request)
     };
     let service = AgentServer::new(Served(agent))
         .max_decoding_message_size(LONGEST_MESSAGE)

@@ -18,6 +18,8 @@ pub(crate) struct Environment {
     /// `KUBECONFIG`, which may list several files.
     pub(crate) kubeconfig: Option<OsString>,
     pub(crate) path: OsString,
+    /// `KUBERNETES_SERVICE_HOST`: where a Pod finds the API server.
+    pub(crate) api_server: Option<String>,
     pub(crate) stdin: Stream,
     pub(crate) stdout: Stream,
     pub(crate) stderr: Stream,
@@ -33,6 +35,7 @@ impl Environment {
             state_home: variable("XDG_STATE_HOME").map(PathBuf::from),
             kubeconfig: variable("KUBECONFIG"),
             path: variable("PATH").unwrap_or_default(),
+            api_server: variable("KUBERNETES_SERVICE_HOST").and_then(|host| host.into_string().ok()),
             stdin: stream(std::io::stdin().is_terminal()),
             stdout: stream(std::io::stdout().is_terminal()),
             stderr: stream(std::io::stderr().is_terminal()),

@@ -52,7 +52,8 @@ async fn listen(
     let port = listener.local_addr()?.port();
     let (agent, shutdown) = (world.agent.clone(), CancellationToken::new());
     let stop = shutdown.clone();
-    let serving = tokio::spawn(async move { serve(agent, listener, access, stop).await.expect("it serves") });
+    let serving =
+        tokio::spawn(async move { serve(agent, listener, access, |_| (), stop).await.expect("it serves") });
     Ok((port, shutdown, serving))
 }
 

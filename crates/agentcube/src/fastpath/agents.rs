@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentcube_instance::token;
+use agentcube_node::network::Range;
 use agentcube_protos::link::{AgentApi, Remote};
 use agentcube_sandbox::{Dial, PodOptions, Tokens};
 use anyhow::Context;
@@ -57,6 +58,10 @@ pub(crate) struct Agents {
     /// The name that is in the certificates of agents
     #[arg(long, value_name = "NAME", default_value = "agentcube-agent")]
     agent_server_name: String,
+    /// No sandbox reaches addresses in this range, whatever its egress: those of the cluster's Services and Pods, for
+    /// example; may be given several times, or with commas between
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    agent_closed_to: Vec<Range>,
 }
 
 impl Agents {
@@ -74,6 +79,7 @@ impl Agents {
             secret: self.agent_secret.clone(),
             tokens,
             certificates: self.agent_tls_cert.is_some(),
+            closed_to: self.agent_closed_to.iter().map(ToString::to_string).collect(),
         }
     }
 

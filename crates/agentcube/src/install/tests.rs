@@ -289,6 +289,23 @@ fn middleware_is_a_choice_and_its_settings_are_looked_at_before_anything_is_appl
 }
 
 #[test]
+fn what_is_closed_to_sandboxes_is_told_to_the_fast_path() {
+    let closed = |words: &[&str]| {
+        let objects = objects(words);
+        let mut parts = of_kind(&objects, "Deployment").into_iter();
+        let part = parts.find(|part| name(part) == "agentcube-fastpath").unwrap();
+        let args = list(&part["spec"]["template"]["spec"]["containers"][0]["args"]).to_vec();
+        args.into_iter().find(|word| word.as_str().unwrap().starts_with("--agent-closed-to"))
+    };
+    assert_eq!(closed(WAYS[0]), None);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("values.yaml");
+    std::fs::write(&file, "fastpath: { closedTo: \"10.96.0.0/12,10.1.0.0/16\" }\n").unwrap();
+    let told = closed(&["--image", "a:1", "--values", file.to_str().unwrap()]);
+    assert_eq!(told, Some(json!("--agent-closed-to=10.96.0.0/12,10.1.0.0/16")));
+}
+
+#[test]
 fn front_ends_are_a_choice() {
     let (all, without) = (objects(WAYS[0]), objects(WAYS[8]));
     let mentions = |objects: &[Value]| json!(objects).to_string().contains("frontend-forge.io");
@@ -337,6 +354,7 @@ fn the_schema_knows_every_value_and_no_other() {
         (json!({ "metrics": { "namespace": "n".repeat(64) } }), "at most 63 characters long"),
         (json!({ "image": "" }), "image is"),
         (json!({ "janitor": { "containerd": "run/containerd.sock" } }), "of the form ^/"),
+        (json!({ "fastpath": { "closedTo": "10.96.0.0/12;10.1.0.0/16" } }), "fastpath.closedTo"),
         (
             json!({ "controllers": { "resources": { "request": {} } } }),
             "no value controllers.resources.request",

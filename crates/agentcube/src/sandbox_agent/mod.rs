@@ -2,6 +2,7 @@
 //! processes: a keeper that does nothing but watch, the spawner, and a worker that can die without anything that runs
 //! noticing (docs/decisions/0020).
 
+mod mortal;
 mod network;
 mod worker;
 
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 
 use agentcube_api::GoDuration;
 use agentcube_extproc::Tls;
+use agentcube_node::network::Range;
 use agentcube_runtime::{keeper, spawner};
 use anyhow::Context;
 use clap::Args;
@@ -117,9 +119,25 @@ pub(crate) struct Arguments {
     /// No sandbox reaches anything outside
     #[arg(long)]
     no_egress: bool,
+    /// No sandbox reaches addresses in this range, whatever its egress; may be given several times, or with commas between.
+    /// Closed anyway: this machine, whoever calls as the controller, and the API server of a Pod's variables
+    #[arg(
+        long,
+        env = "AGENTCUBE_AGENT_CLOSED_TO",
+        hide_env_values = true,
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
+    closed_to: Vec<Range>,
+    /// The address of the machine that its Pod is on, which no sandbox reaches either
+    #[arg(long, env = "AGENTCUBE_AGENT_HOST", hide_env_values = true, value_name = "IP")]
+    host_address: Option<IpAddr>,
     /// After how long of silence the controller takes it for lost; has to be what the controller has
     #[arg(long, value_name = "DURATION", default_value = "15s", hide = true)]
     dropped: GoDuration,
+    /// For tests: after how many effects the first worker dies, and the next, and so on. Debug builds only
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', hide = true)]
+    die_after: Vec<u64>,
     /// This is a worker, and what its keeper says
     #[arg(long, hide = true)]
     worker: Option<String>,

@@ -1,5 +1,6 @@
 //! The worker: an agent behind gRPC, which goes on from where the last worker ended.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use agentcube_agent::serve::{Access, serve};
 use agentcube_agent::{Agent, Options, Parts};
 use agentcube_api::labels::RUNTIME_AGENT_UID;
 use agentcube_containerd::Containerd;
-use agentcube_node::network::{self, Egress, Network};
+use agentcube_node::network::{self, Egress, Network, Range};
 use agentcube_runtime::ContainerId;
 use agentcube_runtime::image::{self, Store};
 use agentcube_runtime::keeper;
@@ -18,6 +19,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::mortal::Mortal;
 use super::network::{Forwarded, State};
 use super::{Arguments, Credentials};
 use crate::environment::Environment;
@@ -48,13 +50,15 @@ pub(super) fn run(
 
 async fn work(
     arguments: &Arguments,
-    inherited: keeper::Worker,
+    mut inherited: keeper::Worker,
     environment: &Environment,
 ) -> anyhow::Result<Outcome> {
     let shutdown = shutdown()?;
+    let fuse = inherited.dies_after(&arguments.die_after);
     let (spawner, mut snapshot) = inherited.adopt().await.context("cannot take over the spawner")?;
     let data = arguments.data_dir(environment).canonicalize().context("the data directory is gone")?;
-    let mut parts = parts(arguments, &spawner, &data, environment)?;
+    let network = network(arguments, &spawner, environment).await?;
+    let mut parts = parts(arguments, &spawner, &data, environment, network.clone())?;
     if arguments.runtime == CONTAINERD {
         let runtime = Box::pin(containerd(arguments, &spawner, &data, &mut snapshot)).await;
         let runtime = runtime.with_context(|| format!("--containerd {}", arguments.containerd.display()))?;
@@ -70,7 +74,14 @@ async fn work(
     say(&format!("ready at {}", listener.local_addr()?));
     tokio::spawn(memory::give_back());
     let stop = CancellationToken::new();
-    let mut serving = tokio::spawn(serve(agent.clone(), listener, access, stop.clone()));
+    let heard = move |controller| network.hear(controller);
+    let served = agent.clone();
+    let mut serving = match fuse {
+        None => tokio::spawn(serve(served, listener, access, heard, stop.clone())),
+        Some(fuse) => {
+            tokio::spawn(serve(Mortal { agent: served, fuse }, listener, access, heard, stop.clone()))
+        }
+    };
     tokio::select! {
         served = &mut serving => bail!("it serves no longer: {served:?}"),
         () = spawner.gone() => bail!("the spawner has ended, and with it all that it had started"),
@@ -116,25 +127,50 @@ fn options(arguments: &Arguments) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-fn parts(
+async fn network(
     arguments: &Arguments,
     spawner: &Handle,
-    data: &Path,
     environment: &Environment,
-) -> anyhow::Result<Parts> {
-    let images = image::Options { host_also: arguments.host_image_dir.clone(), ..image::Options::default() };
-    let images = Store::open_with(data, images).context("cannot open the images")?;
-    let own = arguments.oci_runtime_dir.iter().filter_map(|path| std::path::absolute(path).ok());
-    let directories: Vec<PathBuf> = own.chain(std::env::split_paths(&environment.path)).collect();
+) -> anyhow::Result<Network> {
     let range = |text: &str| text.parse().context("a range of addresses");
     let layout = network::Options {
         pods: range(SANDBOXES)?,
         services: range(SERVICES)?,
         egress: if arguments.no_egress { Egress::Closed } else { Egress::Open },
+        closed: closed(arguments, environment).await?,
         ..network::Options::default()
     };
-    let network = Network::new(layout, Arc::new(spawner.clone()));
-    network.alone();
+    Ok(Network::new(layout, Arc::new(spawner.clone())))
+}
+
+/// What no sandbox reaches, besides what this process finds out by itself.
+async fn closed(arguments: &Arguments, environment: &Environment) -> anyhow::Result<Vec<Range>> {
+    let mut addresses: Vec<IpAddr> = arguments.host_address.into_iter().collect();
+    if let Some(host) = &environment.api_server {
+        // Nearly always an address; some clouds put a name there.
+        let found = tokio::net::lookup_host((&**host, 443)).await;
+        let found = found.with_context(|| format!("where is KUBERNETES_SERVICE_HOST={host}?"))?;
+        addresses.extend(found.map(|found| found.ip()));
+    }
+    // Of the others there are none that a sandbox could reach.
+    let all = addresses.iter().filter_map(|address| match address.to_canonical() {
+        IpAddr::V4(address) => Some(Range::from(address)),
+        IpAddr::V6(_) => None,
+    });
+    Ok(arguments.closed_to.iter().copied().chain(all).collect())
+}
+
+fn parts(
+    arguments: &Arguments,
+    spawner: &Handle,
+    data: &Path,
+    environment: &Environment,
+    network: Network,
+) -> anyhow::Result<Parts> {
+    let images = image::Options { host_also: arguments.host_image_dir.clone(), ..image::Options::default() };
+    let images = Store::open_with(data, images).context("cannot open the images")?;
+    let own = arguments.oci_runtime_dir.iter().filter_map(|path| std::path::absolute(path).ok());
+    let directories: Vec<PathBuf> = own.chain(std::env::split_paths(&environment.path)).collect();
     let forwarded = Forwarded {
         guests: Arc::new(Guests { network, spawner: spawner.clone() }),
         address: arguments.sandbox_address()?,

@@ -35,6 +35,13 @@ impl Range {
     }
 }
 
+/// Of this address alone.
+impl From<Ipv4Addr> for Range {
+    fn from(address: Ipv4Addr) -> Self {
+        Self { base: address.to_bits(), prefix: 32 }
+    }
+}
+
 impl FromStr for Range {
     type Err = InvalidRange;
 
@@ -120,6 +127,7 @@ mod tests {
         assert!(everything.contains(Ipv4Addr::BROADCAST));
         let one: Range = "1.2.3.4/32".parse().unwrap();
         assert!(one.contains(Ipv4Addr::new(1, 2, 3, 4)) && !one.contains(Ipv4Addr::new(1, 2, 3, 5)));
+        assert_eq!(Range::from(Ipv4Addr::new(1, 2, 3, 4)), one);
         for wrong in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0/8", "::/0", "10.0.0.0/-1"] {
             assert_eq!(wrong.parse::<Range>(), Err(InvalidRange(wrong.into())));
         }

@@ -3,7 +3,7 @@
 //! Within a namespace Pods reach each other unless a NetworkPolicy forbids it. Across namespaces they do not, unless a
 //! policy of the target allows it and none of the source forbids it. The host itself is never reachable; the API
 //! server only with the label [`API_ACCESS`] on the Pod or on its namespace; the [`Platform`] by its Service. Guests get as
-//! far as their [`Reach`].
+//! far as their [`Reach`], and never to what is closed to all of them.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -88,6 +88,8 @@ pub(super) enum Reason {
     Nothing,
     #[error("this sandbox reaches addresses of the internet only")]
     NotPublic,
+    #[error("the address is of those who run sandboxes, or in a range that is closed to all of them")]
+    ClosedToGuests,
 }
 
 /// Decides; `is_own` says of an address whether the host has it.
@@ -304,6 +306,9 @@ fn may_leave(
     if leads_nowhere(*to.ip()) || plan.services.contains(*to.ip()) || is_own(*to.ip()) {
         return Err(Reason::Host);
     }
+    if source.guest.is_some() && view.closed.contains(*to.ip()) {
+        return Err(Reason::ClosedToGuests);
+    }
     let port = Port { protocol: "TCP", number: to.port(), target: None };
     match policy::egress(view, source, Peer { address: *to.ip(), pod: None }, port) {
         _ if plan.egress == Egress::Closed => Err(Reason::Closed),
@@ -312,13 +317,18 @@ fn may_leave(
     }
 }
 
-/// Addresses that mean this machine, its neighbours on the wire (the metadata services of clouds), or many at once.
+/// Where clouds have metadata beside 169.254.169.254: Azure (by an address of the internet), Alibaba, Oracle's first.
+const METADATA: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
+
+/// Addresses that mean this machine, its neighbours on the wire, the metadata services of clouds, or many at once.
 fn leads_nowhere(address: Ipv4Addr) -> bool {
     let is_this_network = address.octets()[0] == 0;
     let is_reserved = address.octets()[0] >= 240;
     address.is_loopback()
         || is_this_network
         || address.is_link_local()
+        || METADATA.contains(&address)
         || address.is_multicast()
         || is_reserved
 }

@@ -5,6 +5,7 @@
 
 mod addresses;
 mod balance;
+mod closed;
 mod decide;
 mod dns;
 mod feed;
@@ -15,7 +16,7 @@ mod view;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +31,7 @@ use tokio::task::JoinSet;
 use addresses::Pool;
 pub use addresses::{Exhausted, InvalidRange, Range};
 use balance::Balancer;
+use closed::Closed;
 pub use decide::{API_ACCESS, Egress, Platform};
 use decide::{Decision, Plan, Reason};
 pub use feed::Caches;
@@ -46,6 +48,8 @@ pub struct Options {
     /// The API server gives Services addresses from here.
     pub services: Range,
     pub egress: Egress,
+    /// What no guest reaches, besides whoever is [heard](Network::hear) to decide over the node.
+    pub closed: Vec<Range>,
     /// Where the `kubernetes` Service leads; without it, nowhere.
     pub api_server: Option<SocketAddr>,
     /// A Service that leads to a socket of the host.
@@ -63,6 +67,7 @@ impl Default for Options {
             pods: range("10.244.0.0/16"),
             services: range("10.96.0.0/16"),
             egress: Egress::Open,
+            closed: Vec::new(),
             api_server: None,
             platform: None,
             connections_per_pod: 1024,
@@ -118,7 +123,7 @@ impl Network {
         let shared = Shared {
             plan,
             sandboxes,
-            view: RwLock::default(),
+            view: RwLock::new(View::closed_to(Closed::new(options.closed.clone()))),
             pool: Mutex::new(Pool::new(options.pods)),
             balancer: Mutex::default(),
             attached: Mutex::default(),
@@ -144,9 +149,16 @@ impl Network {
         self.shared.pool.lock().take(address)
     }
 
-    /// There is no cluster to be known: guests are served from now on.
-    pub fn alone(&self) {
-        self.shared.synced.send_replace(true);
+    /// For a node of guests, without a cluster to be known: whoever calls from there decides over it, and no guest reaches
+    /// that address from now on. None is served before the first, who it must not reach either.
+    pub fn hear(&self, controller: IpAddr) {
+        if let IpAddr::V4(address) = controller.to_canonical() {
+            let known = self.shared.view.read().closed.knows(address);
+            if !known {
+                self.shared.view.write().closed.hear(address);
+            }
+        }
+        self.shared.synced.send_if_modified(|synced| !std::mem::replace(synced, true));
     }
 
     /// Gives back an address that was never attached.

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 
+use super::closed::Closed;
 use super::policy::Policy;
 
 pub(super) type Labels = BTreeMap<String, String>;
@@ -96,9 +97,15 @@ pub(super) struct View {
     /// By Service, then by the slice's own name.
     slices: HashMap<Key, BTreeMap<String, Arc<EndpointSlice>>>,
     policies: HashMap<String, BTreeMap<String, Policy>>,
+    /// What no guest reaches.
+    pub(super) closed: Closed,
 }
 
 impl View {
+    pub(super) fn closed_to(closed: Closed) -> Self {
+        Self { closed, ..Self::default() }
+    }
+
     pub(super) fn member(&self, address: Ipv4Addr) -> Option<&Arc<Member>> {
         self.members.get(&address)
     }

@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use crate::Error;
 use crate::keeper::backoff::Backoff;
 use crate::keeper::signals::Signals;
-use crate::spawner::{self, Handle, Snapshot, Spawner};
+use crate::spawner::{self, Fuse, Handle, Snapshot, Spawner};
 
 /// A worker that ends with this code was called wrongly; another one would end no better.
 const USAGE: u8 = 2;
@@ -190,8 +190,9 @@ fn last(code: Option<i32>, signal: Option<i32>, told: bool) -> Option<u8> {
 pub struct Worker {
     socket: OwnedFd,
     spawner: OwnedFd,
-    /// Nobody was there before it.
-    first: bool,
+    /// How many were there before it.
+    before: usize,
+    fuse: Option<Fuse>,
 }
 
 impl Worker {
@@ -206,15 +207,25 @@ impl Worker {
         }
         let [socket, spawner] = [socket, spawner].map(take);
         match (socket, spawner) {
-            (Some(socket), Some(spawner)) => Ok(Self { socket, spawner, first: before == 0 }),
+            (Some(socket), Some(spawner)) => {
+                let before = usize::try_from(before).map_err(|_| wrong())?;
+                Ok(Self { socket, spawner, before, fuse: None })
+            }
             _ => Err(wrong()),
         }
     }
 
+    /// For tests: the first worker dies after so many effects as come first, the next after those that come next. This
+    /// one's, if it is to die, for effects that are not the spawner's.
+    pub fn dies_after(&mut self, effects: &[u64]) -> Option<Fuse> {
+        self.fuse = effects.get(self.before).map(|effects| Fuse::after(*effects));
+        self.fuse.clone()
+    }
+
     /// Takes over the spawner. There is a snapshot if another worker was there before, whether or not it left anything.
     pub async fn adopt(self) -> Result<(Handle, Option<Snapshot>), Error> {
-        let (handle, snapshot) = Handle::adopt(self.socket, self.spawner).await?;
-        Ok((handle, (!self.first).then_some(snapshot)))
+        let (handle, snapshot) = Handle::adopt_until(self.socket, self.spawner, self.fuse).await?;
+        Ok((handle, (self.before > 0).then_some(snapshot)))
     }
 }
 

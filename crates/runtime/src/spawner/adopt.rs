@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::fuse::Fuse;
 use super::handle::{Exits, Handle};
 use super::page::{After, ContainerSeen, Page, State};
 use super::protocol::{ADOPTING, Answer as Reply, Request};
@@ -77,10 +78,19 @@ impl Handle {
     ///
     /// What the last worker had asked for before it ended was done, and is in the snapshot.
     pub fn adopt(socket: OwnedFd, spawner: OwnedFd) -> Answer<'static, (Self, Snapshot)> {
+        Self::adopt_until(socket, spawner, None)
+    }
+
+    /// The same, with the end that tests may want of this process.
+    pub(crate) fn adopt_until(
+        socket: OwnedFd,
+        spawner: OwnedFd,
+        fuse: Option<Fuse>,
+    ) -> Answer<'static, (Self, Snapshot)> {
         Box::pin(async move {
             // The answers to whoever has tried the same before us have other numbers.
             let number = ADOPTING + (RandomState::new().hash_one(std::process::id()) >> 5);
-            let handle = Self::inherited(socket, spawner, number)?;
+            let handle = Self::inherited(socket, spawner, number, fuse)?;
             let mut snapshot = Snapshot::default();
             let (mut after, mut last) = (None, 0);
             loop {

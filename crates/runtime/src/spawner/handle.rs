@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 
 use super::channel::{self, Packet};
 use super::clone;
+use super::fuse::Fuse;
 use super::protocol::{Answer as Reply, Asked, Message, Request, Streams};
 use super::start::{Child, Spawner};
 use crate::oci;
@@ -62,6 +63,7 @@ pub(super) type Exits = HashMap<u64, oneshot::Receiver<Exit>>;
 struct Shared {
     socket: AsyncFd<OwnedFd>,
     state: Mutex<State>,
+    fuse: Option<Fuse>,
 }
 
 #[derive(Default)]
@@ -214,15 +216,20 @@ fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 
 impl Handle {
     pub(super) fn new(spawner: Spawner) -> Result<Self, Error> {
-        Self::over(spawner.socket, Kept::Ours(spawner.process, spawner.lock), 0)
+        Self::over(spawner.socket, Kept::Ours(spawner.process, spawner.lock), 0, None)
     }
 
     /// Of a spawner that somebody else has started. Requests are numbered from a number on that nobody else has used.
-    pub(super) fn inherited(socket: OwnedFd, spawner: OwnedFd, number: u64) -> Result<Self, Error> {
-        Self::over(socket, Kept::Inherited(spawner), number)
+    pub(super) fn inherited(
+        socket: OwnedFd,
+        spawner: OwnedFd,
+        number: u64,
+        fuse: Option<Fuse>,
+    ) -> Result<Self, Error> {
+        Self::over(socket, Kept::Inherited(spawner), number, fuse)
     }
 
-    fn over(socket: OwnedFd, process: Kept, number: u64) -> Result<Self, Error> {
+    fn over(socket: OwnedFd, process: Kept, number: u64, fuse: Option<Fuse>) -> Result<Self, Error> {
         let step = |error: io::Error| Error::Step {
             step: "watching the spawner's socket",
             reason: error.to_string(),
@@ -230,7 +237,7 @@ impl Handle {
         channel::set_nonblocking(&socket).map_err(step)?;
         let socket = watch(socket).map_err(step)?;
         let state = State { last_id: number, ..State::default() };
-        let shared = Arc::new(Shared { socket, state: Mutex::new(state) });
+        let shared = Arc::new(Shared { socket, state: Mutex::new(state), fuse });
         let (tell, gone) = tokio::sync::watch::channel(false);
         let inherited = matches!(process, Kept::Inherited(_));
         let reader = tokio::spawn(serve(shared.clone(), process, tell)).abort_handle();
@@ -258,6 +265,7 @@ impl Handle {
         let (question, answered) = Question::new(shared)?;
         let packet = Packet::new(&Asked { id: question.id, request }, descriptors)
             .map_err(|error| Error::Invalid(error.to_string()))?;
+        shared.fuse.iter().for_each(Fuse::effect);
         let sent = shared.socket.async_io(tokio::io::Interest::WRITABLE, |socket| packet.send(socket)).await;
         sent.map_err(|_| Error::SpawnerGone)?;
         drop(packet);

@@ -11,6 +11,7 @@ mod embryo;
 mod execute;
 mod files;
 mod freeze;
+mod fuse;
 #[cfg(test)]
 mod fuzz;
 mod handle;
@@ -31,6 +32,7 @@ pub(crate) mod start;
 use std::path::{Path, PathBuf};
 
 pub use adopt::{Adopted, AdoptedSandbox, Snapshot};
+pub use fuse::Fuse;
 pub use handle::Handle;
 pub use page::State;
 pub(crate) use protocol::{During, Failure, Step};
@@ -98,10 +100,15 @@ fn memory_directory(directory: &Path) -> PathBuf {
     oci_directory(directory).join(".memory")
 }
 
-/// Ends this process at a step, as suddenly as a crash.
+/// Ends this process at a step.
 fn die_if_asked(die_at: Option<&str>, who: &str, step: Step) {
     if cfg!(debug_assertions) && die_at.is_some_and(|at| at == format!("{who}:{step:?}")) {
-        // SAFETY: ends this process at once; nothing else runs.
-        unsafe { libc::_exit(137) }
+        die();
     }
+}
+
+/// Ends this process as suddenly as a crash.
+fn die() -> ! {
+    // SAFETY: ends this process at once; nothing else runs.
+    unsafe { libc::_exit(137) }
 }

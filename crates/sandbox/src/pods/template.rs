@@ -32,11 +32,20 @@ pub struct PodOptions {
     pub tokens: Option<Tokens>,
     /// That holds certificates (`tls.crt`, `tls.key`, `ca.crt`), not a `token`.
     pub certificates: bool,
+    /// Ranges of addresses that no sandbox reaches.
+    pub closed_to: Vec<String>,
 }
 
 impl Default for PodOptions {
     fn default() -> PodOptions {
-        PodOptions { port: 7070, image: None, secret: None, tokens: None, certificates: false }
+        PodOptions {
+            port: 7070,
+            image: None,
+            secret: None,
+            tokens: None,
+            certificates: false,
+            closed_to: Vec::new(),
+        }
     }
 }
 
@@ -111,11 +120,15 @@ fn complete(container: &mut Container, pool: &SandboxPool, options: &PodOptions)
     let mut defaults = vec![
         field("NODE", "spec.nodeName"),
         field("ADDRESS", "status.podIP"),
+        field("HOST", "status.hostIP"),
         value("LISTEN", format!("0.0.0.0:{}", options.port)),
         value("CAPACITY", pool.spec.max_sandboxes_per_pod.to_string()),
         value("RUNTIME", pool.spec.runtime_type.clone()),
         value("DATA_DIR", DATA_PATH.into()),
     ];
+    if !options.closed_to.is_empty() {
+        defaults.push(value("CLOSED_TO", options.closed_to.join(",")));
+    }
     if options.secret_of(pool).is_some() {
         let file = |name: &str, file: &str| value(name, format!("{SECRET_PATH}/{file}"));
         match options.certificates {

@@ -33,8 +33,17 @@ fn a_pool_without_a_template_has_agents_of_this_program() {
     let env = env(&pod);
     assert_eq!(env["AGENTCUBE_AGENT_TOKEN_FILE"], "/etc/agentcube/agent/token");
     assert_eq!(env["AGENTCUBE_AGENT_RUNTIME"], "native");
+    assert_eq!(env["AGENTCUBE_AGENT_HOST"], "a field");
+    assert_eq!(env.get("AGENTCUBE_AGENT_CLOSED_TO"), None, "nothing more is closed");
     let no_image = PodOptions { image: None, ..options() };
     assert!(template::pod(&pool(json!({})), 0, &no_image).is_err());
+}
+
+#[test]
+fn agents_are_told_what_is_closed_to_their_sandboxes() {
+    let closed_to = ["10.96.0.0/12", "10.244.0.0/16"].map(str::to_owned).to_vec();
+    let pod = template::pod(&pool(json!({})), 0, &PodOptions { closed_to, ..options() }).expect("a Pod");
+    assert_eq!(env(&pod)["AGENTCUBE_AGENT_CLOSED_TO"], "10.96.0.0/12,10.244.0.0/16");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use agentcube_runtime::SandboxId;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use serde_json::{Value, json};
 
+use super::super::closed::Closed;
 use super::super::view::Guest;
 use super::*;
 
@@ -132,6 +133,9 @@ fn what_is_reachable_without_policies() {
         (CLIENT, "192.168.7.7:22", Reason::Host),
         (CLIENT, "127.0.0.1:65535", Reason::Host),
         (CLIENT, "169.254.169.254:80", Reason::Host),
+        (CLIENT, "168.63.129.16:80", Reason::Host),
+        (CLIENT, "100.100.100.200:80", Reason::Host),
+        (CLIENT, "192.0.0.192:80", Reason::Host),
         (CLIENT, "0.0.0.0:80", Reason::Host),
         (CLIENT, "0.1.2.3:80", Reason::Host),
         (CLIENT, "224.0.0.1:80", Reason::Host),
@@ -298,34 +302,83 @@ fn a_closed_node_lets_nobody_out() {
     assert!(!may_resolve(&world.view, &world.plan, world.view.member(CLIENT.parse().unwrap()).unwrap()));
 }
 
-#[test]
-fn guests_get_as_far_as_their_reach() {
-    let mut world = World::new();
-    world.namespace("team", json!({"agentcube.io/api-access": "true"}));
-    world.pod("10.244.0.9", "team", "neighbour", json!({}));
-    for (address, reach) in
-        [("10.244.0.20", Reach::Nothing), ("10.244.0.21", Reach::Public), ("10.244.0.22", Reach::Cluster)]
-    {
+const NOWHERE: &str = "10.244.0.20";
+const PUBLIC: &str = "10.244.0.21";
+const OPEN: &str = "10.244.0.22";
+
+/// A guest of each reach, in the namespace `team`.
+fn guests(world: &mut World) {
+    for (address, reach) in [(NOWHERE, Reach::Nothing), (PUBLIC, Reach::Public), (OPEN, Reach::Cluster)] {
         let name = "neighbour".to_owned();
         let guest = Guest { namespace: "team".into(), name, labels: Labels::new(), reach };
         let sandbox = SandboxId::new(address.replace('.', "-")).expect("a fitting id");
         world.view.attach(Member::guest(sandbox, address.parse().expect("an address"), guest));
     }
+}
+
+#[test]
+fn what_is_closed_to_guests() {
+    let mut world = World::new();
+    guests(&mut world);
+    let closed = ["10.32.0.0/16", "52.1.0.0/16"].map(|range| range.parse().expect("a range"));
+    world.view.closed = Closed::new(closed.to_vec());
+    for controller in ["10.33.0.7", "52.2.0.7"] {
+        world.view.closed.hear(controller.parse().expect("an address"));
+    }
+    let own = format!("{OWN}:7070");
+    // For a destination: whether a guest that gets to the internet reaches it, one that gets as far as a Pod, and a Pod.
+    for (to, public, open, pod) in [
+        // In ranges that are closed, of the internet and not.
+        ("10.32.0.1:443", Some(Reason::NotPublic), Some(Reason::ClosedToGuests), None),
+        ("52.1.255.255:80", Some(Reason::ClosedToGuests), Some(Reason::ClosedToGuests), None),
+        // Controllers, at every port.
+        ("10.33.0.7:9100", Some(Reason::NotPublic), Some(Reason::ClosedToGuests), None),
+        ("52.2.0.7:9100", Some(Reason::ClosedToGuests), Some(Reason::ClosedToGuests), None),
+        ("52.2.0.7:1", Some(Reason::ClosedToGuests), Some(Reason::ClosedToGuests), None),
+        // Their neighbours are open.
+        ("10.33.0.8:9100", Some(Reason::NotPublic), None, None),
+        ("52.2.0.8:9100", None, None, None),
+        ("10.31.255.255:443", Some(Reason::NotPublic), None, None),
+        // The machine, and its neighbours on the wire.
+        (&own, Some(Reason::NotPublic), Some(Reason::Host), Some(Reason::Host)),
+        ("127.0.0.1:7070", Some(Reason::NotPublic), Some(Reason::Host), Some(Reason::Host)),
+        ("169.254.169.254:80", Some(Reason::NotPublic), Some(Reason::Host), Some(Reason::Host)),
+        ("168.63.129.16:80", Some(Reason::Host), Some(Reason::Host), Some(Reason::Host)),
+    ] {
+        assert_eq!(world.refused(NOWHERE, to), Some(Reason::Nothing), "nothing: {to}");
+        assert_eq!(world.refused(PUBLIC, to), public, "public: {to}");
+        assert_eq!(world.refused(OPEN, to), open, "open: {to}");
+        assert_eq!(world.refused(CLIENT, to), pod, "a Pod: {to}");
+    }
+    // Nor by a Service with endpoints that somebody wrote by hand.
+    let port = json!({"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"});
+    world.service("team", "web", json!({"clusterIP": "10.96.0.8", "ports": [port]}));
+    world.slice("team", "web", json!([endpoint("10.33.0.7", true)]));
+    assert_eq!(world.refused(OPEN, "10.96.0.8:80"), Some(Reason::ClosedToGuests));
+    assert_eq!(world.refused(CLIENT, "10.96.0.8:80"), None);
+}
+
+#[test]
+fn guests_get_as_far_as_their_reach() {
+    let mut world = World::new();
+    world.namespace("team", json!({"agentcube.io/api-access": "true"}));
+    world.pod("10.244.0.9", "team", "neighbour", json!({}));
+    guests(&mut world);
 
     let inside = ["10.244.0.9:8080", "10.244.0.22:80", "10.96.0.1:443", "10.244.0.1:6443"];
     let private = ["192.168.0.1:80", "10.0.0.1:80", "172.16.0.1:80", "100.64.0.1:80", "169.254.169.254:80"];
     for to in inside.into_iter().chain(private) {
-        assert_eq!(world.refused("10.244.0.20", to), Some(Reason::Nothing), "{to}");
-        assert_eq!(world.refused("10.244.0.21", to), Some(Reason::NotPublic), "{to}");
+        assert_eq!(world.refused(NOWHERE, to), Some(Reason::Nothing), "{to}");
+        assert_eq!(world.refused(PUBLIC, to), Some(Reason::NotPublic), "{to}");
     }
-    assert_eq!(world.refused("10.244.0.20", "10.244.0.1:53"), Some(Reason::Nothing));
-    assert_eq!(world.refused("10.244.0.20", "1.1.1.1:443"), Some(Reason::Nothing));
-    assert_eq!(world.decide("10.244.0.21", "10.244.0.1:53"), Decision::NameServer);
-    assert!(matches!(world.decide("10.244.0.21", "1.1.1.1:443"), Decision::Egress(_)));
-    assert!(matches!(world.decide("10.244.0.22", "10.244.0.9:8080"), Decision::Pod(_)));
-    assert_eq!(world.refused("10.244.0.22", "10.96.0.1:443"), Some(Reason::ApiServer));
+    assert_eq!(world.refused(NOWHERE, "10.244.0.1:53"), Some(Reason::Nothing));
+    assert_eq!(world.refused(NOWHERE, "1.1.1.1:443"), Some(Reason::Nothing));
+    assert_eq!(world.decide(PUBLIC, "10.244.0.1:53"), Decision::NameServer);
+    assert!(matches!(world.decide(PUBLIC, "1.1.1.1:443"), Decision::Egress(_)));
+    assert!(matches!(world.decide(OPEN, "10.244.0.9:8080"), Decision::Pod(_)));
+    assert_eq!(world.refused(OPEN, "10.96.0.1:443"), Some(Reason::ApiServer));
 
-    world.view.detach("10.244.0.21".parse().expect("an address"));
+    world.view.detach(PUBLIC.parse().expect("an address"));
     let pod = json!({"metadata": {"namespace": "team", "name": "neighbour", "labels": {"a": "b"}}});
     world.view.pod(&object(pod));
     let labels = &world.view.member("10.244.0.9".parse().expect("an address")).expect("the Pod").labels;
