@@ -193,7 +193,7 @@ const SUITES: &[Suite] = &[
             Tests::Program("agentcube-testkit", "sandbox_controllers"),
         ],
         arguments: &[],
-        needs: &[Need::Kubernetes],
+        needs: &[Need::Kubernetes, Need::OciRuntimes, Need::Containerd],
     },
     Suite {
         name: "console",
@@ -282,7 +282,7 @@ const ONLY_BY_NAME: &[Suite] = &[
         about: "10,000 sandboxes while controllers and agents are killed, and 60 s without an API server (only by its name)",
         tests: &[Tests::Program("agentcube-testkit", "fleet")],
         arguments: &["--whole"],
-        needs: &[],
+        needs: &[Need::OciRuntimes, Need::Containerd],
     },
     Suite {
         name: "cluster-bulk",

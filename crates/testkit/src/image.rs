@@ -1,4 +1,4 @@
-//! Image archives made by hand: one program and nothing else, as `docker save` would write it.
+//! Image archives made by hand: programs and nothing else, as `docker save` would write them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,22 @@ use serde_json::json;
 
 /// Writes an archive of an image `name` whose only file is a program at `path`, into a directory.
 pub fn archive(name: &str, program: &Path, path: &str, directory: &Path) -> Result<PathBuf> {
+    archive_of(name, [(program.to_owned(), path.into())], directory)
+}
+
+/// The same with several programs, each with its path in the image.
+pub fn archive_of(
+    name: &str,
+    programs: impl IntoIterator<Item = (PathBuf, PathBuf)>,
+    directory: &Path,
+) -> Result<PathBuf> {
     let root = directory.join("root");
-    let inside = root.join(path.trim_start_matches('/'));
-    std::fs::create_dir_all(inside.parent().context("a path below the root")?)?;
-    std::fs::copy(program, &inside)?;
-    std::fs::set_permissions(&inside, std::fs::Permissions::from_mode(0o755))?;
+    for (program, path) in programs {
+        let inside = root.join(path.strip_prefix("/").context("an absolute path")?);
+        std::fs::create_dir_all(inside.parent().context("a path below the root")?)?;
+        std::fs::copy(program, &inside)?;
+        std::fs::set_permissions(&inside, std::fs::Permissions::from_mode(0o755))?;
+    }
     let image = directory.join("image");
     std::fs::create_dir_all(&image)?;
     pack(&root, &image.join("layer.tar"))?;

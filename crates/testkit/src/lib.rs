@@ -16,6 +16,7 @@ pub mod golden;
 pub mod http_client;
 pub mod image;
 pub mod inventory;
+pub mod machine;
 pub mod mask;
 pub mod openapi;
 pub mod rights;

@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tonic::transport::Endpoint;
 
+use crate::certificates;
 use crate::world::{LONG, LOOK, Settings, TOKEN, go, path};
 
 /// How long it waits before it starts an agent again that has ended.
@@ -46,6 +47,7 @@ pub(crate) struct Agents {
     directory: PathBuf,
     pub(crate) port: u16,
     dropped: Duration,
+    certificates: bool,
     pods: Api<Pod>,
     all: Mutex<BTreeMap<String, Arc<Agent>>>,
     /// What the kubelet could not do.
@@ -65,6 +67,7 @@ impl Agents {
             directory: directory.to_owned(),
             port,
             dropped: settings.dropped(),
+            certificates: settings.authority.is_some(),
             pods: Api::namespaced(client, "default"),
             all: Mutex::default(),
             wrong: Mutex::default(),
@@ -178,7 +181,6 @@ impl Agents {
         let address = SocketAddr::from((Ipv4Addr::new(127, 0, 77, index + 1), self.port));
         let data = self.directory.join(format!("agent-{uid}"));
         std::fs::create_dir_all(&data)?;
-        let token = self.directory.join("token");
         let mut words = vec!["sandbox-agent".to_owned()];
         for (flag, value) in [
             ("--uid", value("UID")?),
@@ -189,11 +191,14 @@ impl Agents {
             ("--runtime", value("RUNTIME")?),
             ("--listen", address.to_string()),
             ("--data-dir", path(&data)?.to_owned()),
-            ("--token-file", path(&token)?.to_owned()),
             ("--dropped", go(self.dropped)),
         ] {
             words.extend([flag.to_owned(), value]);
         }
+        words.extend(match self.certificates {
+            false => ["--token-file", path(&self.directory.join("token"))?].map(str::to_owned).to_vec(),
+            true => certificates::of_agent(&self.directory)?,
+        });
         Ok(Agent {
             name: pod.name_any(),
             uid: uid.to_owned(),
@@ -249,6 +254,21 @@ impl Agent {
         Ok(Some(worker))
     }
 
+    /// The same, as soon as there is one.
+    pub(crate) async fn worker_dies(&self) -> Result<()> {
+        let killing = async {
+            while self.kill_worker()?.is_none() {
+                tokio::time::sleep(LOOK).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(LONG, killing).await.context("it never has a worker")?
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.process.lock().as_ref().map(Process::log).unwrap_or_default()
+    }
+
     /// The keeper, if it runs.
     pub(crate) fn keeper(&self) -> Option<u32> {
         self.process.lock().as_ref().map(Process::pid)
@@ -256,11 +276,7 @@ impl Agent {
 
     /// The worker, if one runs.
     pub(crate) fn worker(&self) -> Option<u32> {
-        let keeper = self.process.lock().as_ref()?.pid();
-        children(keeper).into_iter().find(|pid| {
-            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            words.split(|byte| *byte == 0).any(|word| word == b"--worker")
-        })
+        worker_of(self.process.lock().as_ref()?.pid())
     }
 
     /// How many runs it says to have: in its table, and living.
@@ -276,6 +292,14 @@ impl Agent {
     pub(crate) fn describe(&self) -> String {
         format!("{} ({})", self.name, self.uid)
     }
+}
+
+/// The worker of a keeper, if one runs.
+pub(crate) fn worker_of(keeper: u32) -> Option<u32> {
+    children(keeper).into_iter().find(|pid| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|word| word == b"--worker")
+    })
 }
 
 /// Processes whose parent this is.

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use agentcube_protos::agent::start_response::Outcome;
@@ -20,46 +21,69 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Endpoint;
 
-use crate::agents::children;
+use crate::agents::worker_of;
+use crate::kernel::{self, Kernel};
+use crate::ways::Way;
 use crate::world::{LONG, LOOK, TOKEN, path};
 
-struct Alone {
+/// Of the last address. The ports of sandboxes come back at the address where they were, so nobody else may be there.
+static ADDRESS: AtomicU8 = AtomicU8::new(1);
+
+pub(crate) struct Alone {
     program: PathBuf,
+    way: Way,
     directory: tempfile::TempDir,
     address: SocketAddr,
-    process: Process,
-    fence: Fence,
-    agent: Remote,
+    pub(crate) process: Process,
+    pub(crate) fence: Fence,
+    /// Of the last answer to a Sync.
+    seq: AtomicU64,
+    pub(crate) agent: Remote,
 }
 
 impl Alone {
-    async fn start(program: &Path) -> Result<Alone> {
+    pub(crate) async fn start(program: &Path, way: &Way) -> Result<Alone> {
         let directory = tempfile::tempdir()?;
         std::fs::write(directory.path().join("token"), TOKEN)?;
-        let address = SocketAddr::from((Ipv4Addr::new(127, 0, 78, 1), free_port()?));
-        let process = Self::process(program, directory.path(), address)?;
+        let last = ADDRESS.fetch_add(1, Ordering::Relaxed);
+        let address = SocketAddr::from((Ipv4Addr::new(127, 0, 78, last), free_port()?));
+        let process = Self::process(program, way, directory.path(), address)?;
         let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
         let agent = Remote::with_token(channel, TOKEN)?;
         let fence = Fence { term: 1, agent_uid: "alone".into(), incarnation: String::new() };
-        let mut alone = Alone { program: program.to_owned(), directory, address, process, fence, agent };
+        let (program, way, seq) = (program.to_owned(), way.clone(), AtomicU64::new(0));
+        let mut alone = Alone { program, way, directory, address, process, fence, seq, agent };
         alone.meet().await?;
         Ok(alone)
     }
 
-    fn process(program: &Path, directory: &Path, address: SocketAddr) -> Result<Process> {
+    fn process(program: &Path, way: &Way, directory: &Path, address: SocketAddr) -> Result<Process> {
         let (listen, token, data) = (address.to_string(), directory.join("token"), directory.join("data"));
         let words = ["sandbox-agent", "--pool", "pool", "--uid", "alone", "--listen", &listen];
         let words = words.into_iter().chain(["--token-file", path(&token)?, "--data-dir", path(&data)?]);
-        let words: Vec<String> = words.chain(["--capacity", "8"]).map(str::to_owned).collect();
+        let words = words.chain(["--capacity", "8", "--runtime", &way.runtime]).map(str::to_owned);
+        let words: Vec<String> = words.chain(way.words.iter().cloned()).collect();
         Process::start(program, &words, &directory.join("log"))
     }
 
-    /// Asks until somebody answers, whoever works there by then.
-    async fn sync(&self, request: SyncRequest) -> Result<SyncResponse> {
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    pub(crate) fn kernel(&self) -> Result<Kernel> {
+        Kernel::of(&self.data(), self.process.pid())
+    }
+
+    /// Asks until somebody answers, whoever works there by then; and says that the last answer has come.
+    pub(crate) async fn sync(&self, request: SyncRequest) -> Result<SyncResponse> {
         let asking = async {
             loop {
-                match self.agent.sync(request.clone()).await {
-                    Ok(answer) => return answer,
+                let ack = self.seq.load(Ordering::Relaxed);
+                match self.agent.sync(SyncRequest { ack, ..request.clone() }).await {
+                    Ok(answer) => {
+                        self.seq.fetch_max(answer.seq, Ordering::Relaxed);
+                        return answer;
+                    }
                     Err(_) => tokio::time::sleep(LOOK).await,
                 }
             }
@@ -72,21 +96,20 @@ impl Alone {
     async fn meet(&mut self) -> Result<()> {
         self.fence.incarnation.clear();
         let first = SyncRequest { fence: Some(self.fence.clone()), ..SyncRequest::default() };
-        let answer = self.sync(first).await?;
-        self.fence.incarnation = answer.incarnation;
-        let ack = SyncRequest { fence: Some(self.fence.clone()), ack: answer.seq, ..SyncRequest::default() };
-        ensure!(self.sync(ack).await?.refusal.is_none());
+        self.fence.incarnation = self.sync(first).await?.incarnation;
+        let second = SyncRequest { fence: Some(self.fence.clone()), ..SyncRequest::default() };
+        ensure!(self.sync(second).await?.refusal.is_none());
         Ok(())
     }
 
-    async fn whole(&self) -> Result<SyncResponse> {
+    pub(crate) async fn whole(&self) -> Result<SyncResponse> {
         let request = SyncRequest { fence: Some(self.fence.clone()), ..SyncRequest::default() };
         let answer = self.sync(request).await?;
         ensure!(answer.refusal.is_none() && answer.whole, "{answer:?}");
         Ok(answer)
     }
 
-    async fn entry(&self, run: &str) -> Result<Option<Entry>> {
+    pub(crate) async fn entry(&self, run: &str) -> Result<Option<Entry>> {
         Ok(self.whole().await?.entries.into_iter().find(|entry| entry.run_id == run))
     }
 
@@ -102,7 +125,7 @@ impl Alone {
         tokio::time::timeout(LONG, looking).await.with_context(|| format!("{run} never comes to it"))?
     }
 
-    fn order(&self, run: &str, command: &[&str]) -> StartRequest {
+    pub(crate) fn order(&self, run: &str, command: &[&str]) -> StartRequest {
         let claim = Claim {
             namespace: "default".into(),
             name: format!("name-{run}"),
@@ -110,7 +133,7 @@ impl Alone {
             ..Claim::default()
         };
         let spec = SandboxSpec {
-            image: "host".into(),
+            image: self.way.image.into(),
             command: command.iter().map(|&word| word.to_owned()).collect(),
             ..SandboxSpec::default()
         };
@@ -146,10 +169,32 @@ impl Alone {
     }
 
     fn worker(&self) -> Option<u32> {
-        children(self.process.pid()).into_iter().find(|pid| {
-            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            words.split(|byte| *byte == 0).any(|word| word == b"--worker")
-        })
+        worker_of(self.process.pid())
+    }
+
+    /// Comes back when nothing runs that it has started.
+    async fn nothing_runs(&self) -> Result<()> {
+        let ending = async {
+            while !kernel::running(&self.data(), self.way.elsewhere)?.is_empty() {
+                tokio::time::sleep(LOOK).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(LONG, ending).await.context("what it has started outlives it")?
+    }
+
+    /// Told to end, it leaves nothing that runs.
+    pub(crate) async fn end(&self) -> Result<()> {
+        kill_process(Pid::from_raw(self.process.pid().try_into()?).context("a pid")?, Signal::TERM)?;
+        let ended = async {
+            while !self.process.has_ended() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(LONG, ended).await.context("it does not end")?;
+        let log = self.process.log();
+        ensure!(!log.contains("panicked") && !log.contains(TOKEN), "{log}");
+        self.nothing_runs().await
     }
 
     /// Kills the worker, and comes back when another one answers.
@@ -167,7 +212,7 @@ impl Alone {
 }
 
 /// What a server in a sandbox answers.
-async fn ask(endpoint: &str) -> Result<String> {
+pub(crate) async fn ask(endpoint: &str) -> Result<String> {
     let mut stream = TcpStream::connect(endpoint).await?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await?;
     let mut answer = String::new();
@@ -184,12 +229,13 @@ async fn log(alone: &Alone, run: &str) -> Result<String> {
     Ok(String::from_utf8(text)?)
 }
 
+pub(crate) const SERVES: [&str; 2] = ["/.agentcube/agentcube", "sample-agent"];
 const COUNTS: [&str; 3] = ["/bin/sh", "-c", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done"];
 
-pub(crate) async fn outlives(program: &Path) -> Result<()> {
-    let mut alone = Alone::start(program).await?;
+pub(crate) async fn outlives(program: &Path, way: &Way) -> Result<()> {
+    let mut alone = Alone::start(program, way).await?;
     let incarnation = alone.fence.incarnation.clone();
-    let mut serves = alone.order("serves", &["/.agentcube/agentcube", "sample-agent"]);
+    let mut serves = alone.order("serves", &SERVES);
     serves.spec.get_or_insert_default().ports = vec![8080];
     let endpoints = alone.start_run(serves.clone()).await?;
     ensure!(endpoints.len() == 1 && ask(&endpoints[0]).await?.starts_with("HTTP/1.1"), "{endpoints:?}");
@@ -204,7 +250,8 @@ pub(crate) async fn outlives(program: &Path) -> Result<()> {
         paused: Some(true),
         ..PauseRequest::default()
     };
-    ensure!(alone.agent.pause(pause).await?.refusal.is_none(), "there is a freezer");
+    let refusal = alone.agent.pause(pause).await?.refusal;
+    ensure!(refusal.is_none() == way.freezes, "{refusal:?}");
     alone.start_run(alone.order("ends", &["/bin/sh", "-c", "exit 7"])).await?;
     alone.until("ends", |entry| entry.state() == State::Ended).await?;
     let confirmed = vec![Confirmed { run_id: "counts".into(), uid: "uid-of-counts".into() }];
@@ -226,7 +273,7 @@ pub(crate) async fn outlives(program: &Path) -> Result<()> {
         );
         let entry = |run: &str| told.entries.iter().find(|entry| entry.run_id == run).context("an entry");
         ensure!(entry("ends")?.exit.as_ref().is_some_and(|exit| exit.code == 7), "{told:?}");
-        ensure!(entry("paused")?.paused && !entry("paused")?.fenced, "{told:?}");
+        ensure!(entry("paused")?.paused == way.freezes && !entry("paused")?.fenced, "{told:?}");
         ensure!(entry("serves")?.endpoints == endpoints, "{told:?}");
         ensure!(!entry("serves")?.object.is_empty() && entry("counts")?.object.is_empty(), "{told:?}");
         let claim = entry("counts")?.claim.clone().unwrap_or_default();
@@ -272,27 +319,20 @@ async fn refused(alone: &Alone, run: &str, reason: Reason) -> Result<()> {
 }
 
 /// With its keeper all is gone, and the next begins anew.
-async fn dies(alone: Alone, incarnation: &str) -> Result<()> {
-    let Alone { program, directory, address, process, fence, agent } = alone;
-    process.kill();
-    let process = Alone::process(&program, directory.path(), address)?;
-    let mut alone = Alone { program, directory, address, process, fence, agent };
+async fn dies(mut alone: Alone, incarnation: &str) -> Result<()> {
+    // On some machines, what stands still does so until the next start.
+    alone.stop_run("paused").await?;
+    ensure!(!kernel::running(&alone.data(), alone.way.elsewhere)?.is_empty(), "something runs");
+    kill_process(Pid::from_raw(alone.process.pid().try_into()?).context("a pid")?, Signal::KILL)?;
+    alone.nothing_runs().await?;
+    alone.process = Alone::process(&alone.program, &alone.way, alone.directory.path(), alone.address)?;
     alone.meet().await?;
     ensure!(alone.fence.incarnation != incarnation, "another life");
     let told = alone.whole().await?;
     ensure!(told.entries.is_empty() && told.used == 0 && told.tombstones.is_empty(), "{told:?}");
     // Told to end, it ends all that it runs.
     alone.start_run(alone.order("last", &["/bin/sleep", "100000"])).await?;
-    kill_process(Pid::from_raw(alone.process.pid().try_into()?).context("a pid")?, Signal::TERM)?;
-    let ended = async {
-        while !alone.process.has_ended() {
-            tokio::time::sleep(LOOK).await;
-        }
-    };
-    tokio::time::timeout(LONG, ended).await.context("it does not end")?;
-    let log = alone.process.log();
-    ensure!(!log.contains("panicked") && !log.contains(TOKEN), "{log}");
-    Ok(())
+    alone.end().await
 }
 
 pub(crate) async fn refuses(program: &Path) -> Result<()> {

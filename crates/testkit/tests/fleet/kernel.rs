@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::agents::{Agent, children};
+use crate::agents::children;
 
 /// How deep the cgroups of a machine are searched.
 const DEPTH: usize = 6;
@@ -19,9 +19,9 @@ pub(crate) struct Kernel {
     pub(crate) mounts: usize,
 }
 
-/// Tells the cgroups of an agent from those of others (as the program does).
-fn node(agent: &Agent) -> Result<String> {
-    let data = agent.data.canonicalize()?;
+/// Tells the cgroups of an agent, by its directory, from those of others (as the program does).
+fn node(data: &Path) -> Result<String> {
+    let data = data.canonicalize()?;
     let bytes = data.as_os_str().as_encoded_bytes();
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -30,8 +30,9 @@ fn node(agent: &Agent) -> Result<String> {
 }
 
 impl Kernel {
-    pub(crate) fn of(agent: &Agent, keeper: u32) -> Result<Kernel> {
-        let node = node(agent)?;
+    /// Of the agent that has its data there.
+    pub(crate) fn of(data: &Path, keeper: u32) -> Result<Kernel> {
+        let node = node(data)?;
         let mut found = BTreeSet::new();
         find(Path::new("/sys/fs/cgroup"), &node, DEPTH, false, &mut found);
         // Each container has a group, of its name or of what it was made from, on each hierarchy that is used.
@@ -46,10 +47,16 @@ impl Kernel {
         let spawner = children(keeper).into_iter().find(|pid| {
             std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.ends_with(b"__spawner\0"))
         });
-        let spawner = spawner.with_context(|| format!("{} has no spawner", agent.describe()))?;
+        let spawner = spawner.with_context(|| format!("{} has no spawner", data.display()))?;
         let mounts = std::fs::read_to_string(format!("/proc/{spawner}/mountinfo"))?.lines().count();
         Ok(Kernel { processes: processes.len(), cgroups: containers.len(), mounts })
     }
+}
+
+/// What runs for the agent that has its data there, and in cgroups elsewhere whose names begin so.
+pub(crate) fn running(data: &Path, elsewhere: Option<&str>) -> Result<Vec<u32>> {
+    let own = processes(&node(data)?).collect::<Vec<_>>();
+    Ok(own.into_iter().chain(elsewhere.into_iter().flat_map(processes)).collect())
 }
 
 /// Whether a process waits to be told of its container.
@@ -63,7 +70,7 @@ fn groups(pid: u32) -> Vec<String> {
     text.lines().filter_map(|line| Some(line.rsplit_once('/')?.1.to_owned())).collect()
 }
 
-/// Whatever lives in cgroups of the node.
+/// Whatever lives in cgroups whose paths contain this.
 fn processes(node: &str) -> impl Iterator<Item = u32> {
     let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

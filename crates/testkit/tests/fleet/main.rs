@@ -7,11 +7,17 @@
 mod agents;
 mod alone;
 mod book;
+mod certificates;
 mod client;
+mod deaths;
+mod image;
 mod kernel;
+mod reach;
 mod storm;
+mod ways;
 mod world;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,9 +26,11 @@ use agentcube_testkit::suite::{Options, Report};
 use anyhow::{Context, Result};
 
 use storm::Size;
+use ways::Way;
 
 /// Longer than anything takes that goes right.
 const LIMIT: Duration = Duration::from_secs(3600);
+const OUTLIVES: &str = "what it runs outlives its worker, and nothing its keeper";
 
 const SHORT: Size = Size {
     sandboxes: 160,
@@ -68,12 +76,35 @@ async fn run(options: &Options, size: Size, report: &mut Report) {
             })*
         };
     }
+    in_other_ways(options, &program, report).await;
     trials! {
-        "an agent alone: what it runs outlives its worker, and nothing its keeper" => alone::outlives(&program),
+        "an agent alone: what it runs outlives its worker, and nothing its keeper" => alone::outlives(&program, &Way::native()),
         "an agent alone: what it refuses, and what it says" => alone::refuses(&program),
+        "an agent alone: its worker dies after each of its effects" => deaths::after_each_effect(&program),
+        "certificates instead of tokens: who is known is served, and nobody else" => certificates::are_shown(&program),
+        "an agent alone: what its sandboxes cannot reach" => reach::reach(&program),
         "a campaign: the controller, which has a log, and agents are killed" => storm::campaign(&program, size, 1),
         "a campaign: controllers, of which one stands by, and agents are killed" => storm::campaign(&program, size, 2),
         "the API server is away: FAST creates go on" => storm::away(&program, size),
+    }
+}
+
+/// What holds natively holds however sandboxes are isolated.
+async fn in_other_ways(options: &Options, program: &Path, report: &mut Report) {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for (kind, runtime) in ways::oci(&options.cache, &path) {
+        let name = format!("an agent alone, by {kind}: {OUTLIVES}");
+        match runtime {
+            _ if !options.selects(&name) => {}
+            None => report.skip(&name, 1, "it is not installed; `cargo xtask setup` gets it"),
+            Some(runtime) => report.note(&name, limited(ways::by_oci(program, &runtime)).await),
+        }
+    }
+    let name = format!("an agent alone, by containerd: {OUTLIVES}");
+    match ways::containerd() {
+        _ if !options.selects(&name) => {}
+        None => report.skip(&name, 1, "it is not installed; `cargo xtask setup` gets it"),
+        Some(programs) => report.note(&name, limited(ways::by_containerd(program, &programs)).await),
     }
 }
 

@@ -38,7 +38,7 @@ const REST: Duration = Duration::from_secs(60);
 
 fn settings(size: Size, lease: Duration, controllers: usize) -> Settings {
     let timing = vec![("late", size.late), ("api", size.late.min(Duration::from_secs(10)))];
-    Settings { slots: 20, lease, timing, controllers, logged: controllers == 1 }
+    Settings { slots: 20, lease, timing, controllers, logged: controllers == 1, authority: None }
 }
 
 fn clients(world: &World) -> Result<Client> {
@@ -112,7 +112,7 @@ fn mounts(world: &World) -> Result<Vec<Kernel>> {
 }
 
 fn kernel(agent: &crate::agents::Agent) -> Result<Kernel> {
-    Kernel::of(agent, agent.keeper().context("a keeper")?)
+    Kernel::of(&agent.data, agent.keeper().context("a keeper")?).with_context(|| agent.describe())
 }
 
 /// Waits until so many sandboxes were created, so that kills are spread over all of it.
@@ -154,20 +154,10 @@ async fn kill_agents(world: &World, book: &Book, size: Size) -> Result<()> {
         if (turn / AGENTS) % each < size.keeper_kills * 2 && (turn / AGENTS) % 2 == 1 {
             agent.kill_keeper()?;
         } else {
-            worker_dies(agent).await?;
+            agent.worker_dies().await?;
         }
     }
     Ok(())
-}
-
-async fn worker_dies(agent: &crate::agents::Agent) -> Result<()> {
-    let killing = async {
-        while agent.kill_worker()?.is_none() {
-            tokio::time::sleep(LOOK).await;
-        }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(LONG, killing).await.context("it never has a worker")?
 }
 
 async fn listed(world: &World) -> Result<Vec<DynamicObject>> {

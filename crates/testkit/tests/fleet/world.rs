@@ -20,6 +20,7 @@ use serde_json::json;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::agents::Agents;
+use crate::certificates::{self, Authority};
 
 pub(crate) const POOL: &str = "fleet";
 pub(crate) const SYSTEM: &str = "agentcube-system";
@@ -40,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) controllers: usize,
     /// FAST creates are written to a log first.
     pub(crate) logged: bool,
+    /// Who has signed what the processes show to each other; otherwise they show a token, and nothing is encrypted.
+    pub(crate) authority: Option<Arc<Authority>>,
 }
 
 impl Settings {
@@ -116,6 +119,7 @@ impl World {
         let directory = tempfile::tempdir()?;
         let token = directory.path().join("token");
         std::fs::write(&token, TOKEN)?;
+        settings.authority.iter().try_for_each(|authority| authority.write_all(directory.path()))?;
         let own = directory.path().join("apiserver");
         std::fs::create_dir(&own)?;
         let address = format!("127.0.0.1:{}", free_port()?);
@@ -159,9 +163,13 @@ impl World {
         let (port, lease) = (self.agents.port.to_string(), go(self.settings.lease));
         let words = ["fastpath", "--listen", &listen, "--admin-listen", &admin, "--lease", &lease];
         let words = words.into_iter().chain(["--kubeconfig", path(&kubeconfig)?, "--data-dir", path(&data)?]);
-        let words = words.chain(["--token-file", path(&token)?, "--agent-token-file", path(&token)?]);
-        let words = words.chain(["--agent-port", &port, "--agent-image", "agentcube:test"]);
-        let mut words: Vec<String> = words.chain(["--log", "info"]).map(str::to_owned).collect();
+        let words = words.chain(["--token-file", path(&token)?, "--agent-port", &port]);
+        let words = words.chain(["--agent-image", "agentcube:test"]);
+        let mut words: Vec<String> = words.map(str::to_owned).collect();
+        words.extend(match &self.settings.authority {
+            None => ["--agent-token-file", path(&token)?, "--log", "info"].map(str::to_owned).to_vec(),
+            Some(_) => certificates::of_controller(self.directory.path())?,
+        });
         words.extend(self.settings.logged.then(|| "--wal".to_owned()));
         for (name, duration) in &self.settings.timing {
             words.extend(["--timing".to_owned(), format!("{name}={}", go(*duration))]);
@@ -234,7 +242,7 @@ impl World {
 }
 
 impl Controller {
-    fn log(&self) -> Option<String> {
+    pub(crate) fn log(&self) -> Option<String> {
         self.process.lock().as_ref().filter(|process| !process.has_ended()).map(Process::log)
     }
 }

@@ -1,4 +1,4 @@
-//! Code that comes from a server, and is not what it should be.
+//! Code that comes from a server: to Pods, where it is not what it should be, and to Sandboxes of a pool.
 
 use agentcube_testkit::Request;
 use agentcube_testkit::watch::{self, Objects};
@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::world::{LIMIT, PODS, TASKS, World, condition, expect};
+use crate::pools;
+use crate::world::{LIMIT, PODS, TASKS, World, condition, expect, sessions};
 
 /// Serves an archive of one program on its own address.
 const SERVER: &str = r#"
@@ -91,6 +92,31 @@ pub(crate) async fn wrong_digest(world: &World) -> Result<()> {
     let answer = world.ask(Method::GET, "/default/fetched/", &[], "").await?;
     expect((answer.status, answer.text().as_str()) == (200, "fetched"), "the code runs", &answer)?;
     world.remove("fetched").await?;
+    world.run(&["delete", "pod", "archives", "--now"]).await?;
+    Ok(())
+}
+
+/// In a Sandbox there is nobody to fetch it before: each fetches it itself, and then runs it.
+pub(crate) async fn on_a_pool(world: &World) -> Result<()> {
+    let address = serve(world).await?;
+    let told = world.run(&["exec", "archives", "--", "sha256sum", "/tmp/code.zip"]).await?;
+    let digest = told.split_whitespace().next().context("the archive has a digest")?;
+    // The server is a Pod: what is Public reaches none.
+    let open = json!({ "network": { "egress": "Open" } });
+    pools::pool_with(world, "fetchers", json!({ "sandboxDefaults": open })).await?;
+    let mut spec = sessions(json!({ "scalingMode": "OnDemand" }));
+    spec["deployment"] = json!({ "type": "code-bundle", "codeBundle": {
+        "poolRef": "fetchers", "zipUrl": address, "sha256": digest, "entrypoint": "main.py",
+        "codeRuntime": { "name": "python3.11" } } });
+    world.task("pool-fetched", spec).await?;
+    for session in ["ada", "bob"] {
+        let headers = [("x-session-id", session)];
+        let answer = world.ask(Method::GET, "/default/pool-fetched/", &headers, "").await?;
+        expect((answer.status, answer.text().as_str()) == (200, "fetched"), "the code runs", &answer)?;
+    }
+    let made = pools::sandboxes(world, "pool-fetched", "are listed", |_| true).await?;
+    expect(made.len() == 2, "each session has its Sandbox", &made)?;
+    pools::remove(world, "pool-fetched").await?;
     world.run(&["delete", "pod", "archives", "--now"]).await?;
     Ok(())
 }

@@ -68,6 +68,7 @@ async fn run(options: &Options, report: &mut Report) {
         "pools: nothing is paused under a stream" => pools::stream,
         "pools: a missing pool is told, and waited for" => pools::missing,
         "pools: code without an image" => pools::code,
+        "pools: code from a server" => bundles::on_a_pool,
         "pools: each request its sandbox" => pools::oneshot,
         "the agent of the demonstration" => examples::hello,
         "mistakes of clients are told clearly" => mistakes::clients,

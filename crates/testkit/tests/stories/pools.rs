@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use agentcube_testkit::Request;
 use agentcube_testkit::watch::{self, Objects};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -23,17 +23,25 @@ fn on_pool(pool: &str, scaling: Value) -> Value {
 }
 
 async fn pool(world: &World, name: &str) -> Result<()> {
-    let pool = json!({
+    pool_with(world, name, json!({})).await
+}
+
+/// A pool with more in its spec.
+pub(crate) async fn pool_with(world: &World, name: &str, more: Value) -> Result<()> {
+    let mut pool = json!({
         "apiVersion": "sandbox.fast.io/v1alpha1", "kind": "SandboxPool", "metadata": { "name": name },
         "spec": { "capacity": { "poolMin": 1, "poolMax": 3 }, "maxSandboxesPerPod": 20 },
     });
+    for (key, value) in more.as_object().context("a spec is an object")? {
+        pool["spec"][key] = value.clone();
+    }
     let reply = world.http.send(Request::new(Method::POST, POOLS).json(&pool)).await?;
     ensure!(reply.status == 201, "{}", reply.value());
     Ok(())
 }
 
 /// The Sandboxes of a Task, when they are as wanted.
-async fn sandboxes(
+pub(crate) async fn sandboxes(
     world: &World,
     task: &str,
     what: &str,
@@ -44,7 +52,7 @@ async fn sandboxes(
     Ok(of(&objects, task).cloned().collect())
 }
 
-async fn remove(world: &World, task: &str) -> Result<()> {
+pub(crate) async fn remove(world: &World, task: &str) -> Result<()> {
     world.remove(task).await?;
     sandboxes(world, task, "no Sandbox is left", |all| all.is_empty()).await?;
     Ok(())
