@@ -111,6 +111,8 @@ fn add_peers(settings: &Settings, command: &mut Command) -> Result<()> {
         programs.extend(more_programs);
         libraries.extend(more_libraries);
     }
+    // What is not Debian's, and what the others are for whoever does not know where their libraries are.
+    programs.push(settings.cache.join(setup::oci::DIRECTORY));
     programs.extend(std::env::split_paths(&settings.path));
     libraries.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
     command.env("PATH", std::env::join_paths(programs)?);

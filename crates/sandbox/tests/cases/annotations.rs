@@ -24,7 +24,10 @@ async fn goes_step_by_step(history: &mut History, run: &str) {
     let made = history.next(|_| true).await;
     let info = AllocationInfo::from_annotations(Some(made.annotations())).unwrap().expect("it is allocated");
     assert_eq!((info.assigned_pod.as_str(), info.assigned_node.as_str()), ("pool-agent-0", "node-1"));
-    assert_eq!((info.sandbox_id.as_str(), info.pool.as_str(), info.namespace.as_str()), (run, "pool", NAMESPACE));
+    assert_eq!(
+        (info.sandbox_id.as_str(), info.pool.as_str(), info.namespace.as_str()),
+        (run, "pool", NAMESPACE)
+    );
     assert!(info.allocated_at.parse::<jiff::Timestamp>().is_ok(), "{info:?}");
     assert_eq!(made.finalizers(), [labels::SANDBOX_FINALIZER]);
     assert!(made.status.as_ref().is_none_or(|status| status.sandbox_id.is_none()), "{:?}", made.status);
@@ -98,7 +101,9 @@ pub(crate) async fn clear_invalid_allocation_annotation() {
     let controller = stage.start().await;
     for (name, text) in [("one", "{"), ("two", "null"), ("three", r#"{"assignedPod":"pool-agent-0"}"#)] {
         let annotations = json!({ labels::SANDBOX_ALLOCATION: text, "mine": "1" });
-        stage.create(name, json!({ "metadata": { "annotations": annotations, "labels": { "mine": "2" } } })).await;
+        stage
+            .create(name, json!({ "metadata": { "annotations": annotations, "labels": { "mine": "2" } } }))
+            .await;
         // Fails closed: it is marked, everybody is asked, and only then is it placed again.
         distrusted(&stage, name, "AllocationCorrupt").await;
     }

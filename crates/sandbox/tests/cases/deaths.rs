@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use crate::stage::fuse::Fuse;
-use crate::stage::{self, Stage, server, ask, run_of, unwanted, wanted};
+use crate::stage::{self, Stage, ask, run_of, server, unwanted, wanted};
 
 pub(super) fn strong(request: CreateRequest) -> CreateRequest {
     CreateRequest { consistency_mode: ConsistencyMode::Strong.into(), ..request }
@@ -86,47 +86,47 @@ async fn dies_after(
     logs: bool,
     deaths: Deaths,
 ) -> bool {
-        let stage = Stage::open(1).await;
-        let stage = if logs { stage.logging() } else { stage };
-        let fuse = Fuse::after(effects);
-        let (mut controller, ready) = stage.start_with(&fuse, Options::default());
-        let mut told = Acknowledged::default();
-        if alive(&fuse, ready).await.is_ok() {
-            told = Box::pin(story(&stage, &mut controller, &fuse, mode(wanted("one")))).await;
-        }
-        if told.deleted {
-            let _ = alive(&fuse, stage.until_at_rest(&controller)).await;
-        }
-        let survived = !fuse.blown.is_cancelled();
-        controller.crash().await;
-        if deaths == Deaths::Both {
-            stage.agents.get(0).restart();
-        }
-        let next = stage.start().await;
-        // Whatever was acknowledged runs, or is lost with its agent.
-        let phases = match deaths {
-            Deaths::Controller => vec![SandboxPhase::Running],
-            Deaths::Both => vec![SandboxPhase::Running, SandboxPhase::Lost],
-        };
-        // An object that is still to be written from the log is not missed by anybody who only compares.
-        let held = told.created.as_ref().filter(|_| !told.deleting);
-        if let Some(run) = held {
-            stage.until("one", |sandbox| run_of(sandbox).as_ref() == Some(run)).await;
-        }
-        stage.until_at_rest_with(&next, &phases).await;
-        let objects = stage.objects().await;
-        let there = objects.iter().find(|object| object.name_any() == "one");
-        if told.deleted {
-            assert!(there.is_none(), "after {effects} effects: back from the dead");
-        } else if let Some(run) = held {
-            assert_eq!(there.and_then(run_of).as_ref(), Some(run), "after {effects} effects: lost");
-        }
-        next.stop().await;
-        if survived {
-            assert!(told.deleted, "the story came to its end");
-            assert!(effects > 8, "the story has more effects than {effects}");
-        }
-        survived
+    let stage = Stage::open(1).await;
+    let stage = if logs { stage.logging() } else { stage };
+    let fuse = Fuse::after(effects);
+    let (mut controller, ready) = stage.start_with(&fuse, Options::default());
+    let mut told = Acknowledged::default();
+    if alive(&fuse, ready).await.is_ok() {
+        told = Box::pin(story(&stage, &mut controller, &fuse, mode(wanted("one")))).await;
+    }
+    if told.deleted {
+        let _ = alive(&fuse, stage.until_at_rest(&controller)).await;
+    }
+    let survived = !fuse.blown.is_cancelled();
+    controller.crash().await;
+    if deaths == Deaths::Both {
+        stage.agents.get(0).restart();
+    }
+    let next = stage.start().await;
+    // Whatever was acknowledged runs, or is lost with its agent.
+    let phases = match deaths {
+        Deaths::Controller => vec![SandboxPhase::Running],
+        Deaths::Both => vec![SandboxPhase::Running, SandboxPhase::Lost],
+    };
+    // An object that is still to be written from the log is not missed by anybody who only compares.
+    let held = told.created.as_ref().filter(|_| !told.deleting);
+    if let Some(run) = held {
+        stage.until("one", |sandbox| run_of(sandbox).as_ref() == Some(run)).await;
+    }
+    stage.until_at_rest_with(&next, &phases).await;
+    let objects = stage.objects().await;
+    let there = objects.iter().find(|object| object.name_any() == "one");
+    if told.deleted {
+        assert!(there.is_none(), "after {effects} effects: back from the dead");
+    } else if let Some(run) = held {
+        assert_eq!(there.and_then(run_of).as_ref(), Some(run), "after {effects} effects: lost");
+    }
+    next.stop().await;
+    if survived {
+        assert!(told.deleted, "the story came to its end");
+        assert!(effects > 8, "the story has more effects than {effects}");
+    }
+    survived
 }
 
 pub(crate) async fn fast_after_each_effect() {
@@ -143,6 +143,10 @@ pub(crate) async fn fast_after_each_effect_of_controller_and_agent_with_the_log(
 
 pub(crate) async fn strong_after_each_effect() {
     after_each_effect(1, async |effects| dies_after(effects, strong, false, Deaths::Controller).await).await;
+}
+
+pub(crate) async fn strong_after_each_effect_of_controller_and_agent() {
+    after_each_effect(3, async |effects| dies_after(effects, strong, false, Deaths::Both).await).await;
 }
 
 pub(crate) async fn strong_after_each_effect_with_the_log() {

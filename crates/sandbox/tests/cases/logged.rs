@@ -160,7 +160,8 @@ pub(crate) async fn a_full_disk_refuses_fast_creates_and_leaves_nothing() {
     assert!(agentcube_protos::refused::retry_of(&refused).is_some());
     until("nothing runs for nobody", async || stage.agents.runs().is_empty().then_some(())).await;
     // What does not need the log goes on.
-    let strong = controller.fastpath.create_sandbox(ask(strong(wanted("strong")))).await.unwrap().into_inner();
+    let strong =
+        controller.fastpath.create_sandbox(ask(strong(wanted("strong")))).await.unwrap().into_inner();
     stage.until_phase("strong", SandboxPhase::Running).await;
     stage.trouble.full(false);
     let created = until("the disk is tried again", async || {

@@ -44,7 +44,7 @@ cases! {
         created_and_reconciled_at_once_it_is_allocated_once;
     deaths: fast_after_each_effect, fast_after_each_effect_with_the_log,
         fast_after_each_effect_of_controller_and_agent_with_the_log, strong_after_each_effect,
-        strong_after_each_effect_with_the_log;
+        strong_after_each_effect_of_controller_and_agent, strong_after_each_effect_with_the_log;
     faults: manual_waits_for_somebody, what_is_recreated_runs_elsewhere_and_the_old_run_ends,
         heard_again_it_goes_on, every_end_frees_the_slot, a_dead_agent_s_sandboxes_come_back_only_if_asked_to,
         the_same_request_hears_that_its_sandbox_is_lost,

@@ -42,15 +42,15 @@ pub(crate) async fn the_recovery_timeout_is_honoured() {
         stage.create(name, json!({ "spec": spec })).await;
         stage.until_phase(name, SandboxPhase::Running).await;
     }
-    let (patient, hasty) = (stage.sandboxes().get("patient").await.unwrap(), stage.sandboxes().get("hasty").await.unwrap());
+    let (patient, hasty) =
+        (stage.sandboxes().get("patient").await.unwrap(), stage.sandboxes().get("hasty").await.unwrap());
     resize(&stage, json!({ "poolMin": 2, "poolMax": 2 })).await;
     until("there is another agent", async || (stage.agents.count() == 2).then_some(())).await;
     let agent = stage.agents.get(0);
     agent.cut(true);
     agent.fence_all();
-    let moved = stage.until("hasty", |now| {
-        run_of(now) != run_of(&hasty) && phase(now) == Some(SandboxPhase::Running)
-    });
+    let moved = stage
+        .until("hasty", |now| run_of(now) != run_of(&hasty) && phase(now) == Some(SandboxPhase::Running));
     assert_eq!(moved.await.status.unwrap().assigned_pod.as_deref(), Some("pool-agent-1"));
     let waits = stage.until_phase("patient", SandboxPhase::Lost).await;
     assert_eq!(run_of(&waits), run_of(&patient));
@@ -105,7 +105,10 @@ pub(crate) async fn scaling_down_spares_agents_in_use() {
     until("whoever is empty goes", async || (stage.agents.count() == used.len()).then_some(())).await;
     stage.until_at_rest(&controller).await;
     let runs = stage.agents.runs().len();
-    assert_eq!((stage.agents.count(), runs, stage.agents.book.begun()), (used.len(), before as usize, before));
+    assert_eq!(
+        (stage.agents.count(), runs, stage.agents.book.begun()),
+        (used.len(), before as usize, before)
+    );
     controller.stop().await;
 }
 
@@ -142,7 +145,10 @@ pub(crate) async fn a_failed_strong_create_frees_its_slot_once() {
     // The agent refuses; and the API server does.
     stage.agents.get(0).refuse(Reason::StartFailed);
     let failed = controller.fastpath.create_sandbox(ask(strong(wanted("refused")))).await;
-    assert!(failed.is_err() || phase(&stage.sandboxes().get("refused").await.unwrap()) != Some(SandboxPhase::Failed));
+    assert!(
+        failed.is_err()
+            || phase(&stage.sandboxes().get("refused").await.unwrap()) != Some(SandboxPhase::Failed)
+    );
     stage.weather(Weather::Down);
     let unmade = controller.fastpath.create_sandbox(ask(strong(wanted("unmade")))).await.unwrap_err();
     assert_eq!(unmade.code(), Code::Unavailable, "{unmade}");

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use agentcube_runtime::oci::{Kind, Oci, Program};
+use agentcube_testkit::containers::oci::CACHED;
 use anyhow::{Context, Result, ensure};
 
 use crate::alone;
@@ -13,8 +14,6 @@ use crate::world::path;
 #[path = "../../../containerd/tests/containerd/daemon.rs"]
 mod daemon;
 
-/// Where `cargo xtask setup` keeps OCI runtimes.
-const CACHED: &str = "oci-20260224";
 /// The namespace of containerd that is used.
 const NAMESPACE: &str = "agentcube-tests";
 const IMAGE: &str = "example.com/tests/programs:1";

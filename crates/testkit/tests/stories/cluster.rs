@@ -63,6 +63,7 @@ pub(crate) async fn run(options: &Options, report: &mut Report) {
         "story 4: single sign-on in front of agents" => sign_on::single_sign_on,
         "a rate limit of a TaskGateway" => guards::rate_limit,
         "the fast path: agents as Pods on containerd, one killed, and the janitor" => pools::fast_path,
+        "the fast path: agents as they come, with sessions of a Task" => pools::as_they_come,
         "each role may do what it needs, and nothing else" => guards::rights,
         "routers are rolled under load" => faults::routers_rolled,
         "the leader of the controllers is killed under load" => faults::leader_killed,

@@ -150,7 +150,8 @@ async fn measure(options: &Options, only: Option<&str>) -> Result<(Vec<Measured>
         &root.beside("archive")?,
     )?;
     let place = Place::new(&program)?;
-    let up = place.start().await?;
+    let runtimes = options.cache.join(oci::CACHED).display().to_string();
+    let up = place.start_with(&["--oci-runtime-dir".to_owned(), runtimes]).await?;
     pool::import(&place, &archive)?;
     let mut skipped = Vec::new();
     let measures = |name: &str| only.is_none_or(|only| name == only);

@@ -15,11 +15,14 @@ use serde_json::{Value, json};
 use tonic::transport::{Channel, Endpoint};
 
 use super::counted;
+use crate::pools::chat;
 use crate::world::{LIMIT, PODS, World, expect, name};
 
 const POOLS: &str = "/apis/sandbox.fast.io/v1alpha1/namespaces/default/sandboxpools";
 const SANDBOXES: &str = "/apis/sandbox.fast.io/v1alpha1/namespaces/default/sandboxes";
 const POOL: &str = "boxes";
+/// That of the example.
+const CHATS: &str = "chats";
 const LOOK: Duration = Duration::from_millis(100);
 /// The same on the node and in the agents.
 const DATA: &str = "/var/lib/agentcube-agents";
@@ -181,6 +184,33 @@ async fn refused(client: &mut Client<'_>) -> Result<()> {
         expect(status.code() == tonic::Code::Unauthenticated, "strangers are refused", &status)?;
     }
     Ok(())
+}
+
+/// A pool without a template: its agents isolate natively. Sessions of a Task are there, and whoever uses the command line.
+pub(crate) async fn as_they_come(world: &World) -> Result<()> {
+    chat(world).await?;
+    let agent = ["/.agentcube/agentcube", "sample-agent"];
+    world
+        .run(&[&["sandbox", "create", "host", "--pool", CHATS, "--name", "mine", "--"], &agent[..]].concat())
+        .await?;
+    let inside = world.run(&["sandbox", "exec", "mine", "--", agent[0], "--version"]).await?;
+    expect(inside.starts_with("agentcube "), "a command runs in it", &inside)?;
+    for (command, paused) in [("pause", true), ("resume", false)] {
+        world.run(&["sandbox", command, "mine"]).await?;
+        let is = |sandbox: &Value| runs(sandbox) && stands_still(sandbox) == paused;
+        sandbox_until(world, "mine", command, is).await?;
+    }
+    world.run(&["sandbox", "rm", "mine"]).await?;
+    let pool = world.http.send(Request::new(Method::DELETE, format!("{POOLS}/{CHATS}"))).await?;
+    ensure!(pool.is_success(), "{}", pool.value());
+    let left =
+        |pods: &Objects| pods.values().all(|pod| pod["metadata"]["labels"]["sandbox.fast.io/pool"] != CHATS);
+    watch::until(&world.http, PODS, "its agents have gone", LIMIT, left).await.map(drop)
+}
+
+fn stands_still(sandbox: &Value) -> bool {
+    let mut conditions = sandbox["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Paused" && condition["status"] == "True")
 }
 
 /// An agent's Pod is killed: what it ran is lost, and starts again elsewhere, as its policy says.
