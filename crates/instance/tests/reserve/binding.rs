@@ -144,7 +144,12 @@ async fn waiting_that_is_cancelled_leaves_nothing() {
     let router = world.router("a").await;
     {
         let waiting = router.reserve(&task, "user-1");
-        let seen = until("a session waits", async || world.session(&task, "user-1").await);
+        let seen = async {
+            let lease = until("a session waits", async || world.session(&task, "user-1").await).await;
+            // Whoever stops waiting before that may have nothing started.
+            until("a Pod was started", async || (world.all_pods().await.len() == 1).then_some(())).await;
+            lease
+        };
         tokio::select! {
             _ = waiting => panic!("nothing is ready"),
             lease = seen => assert_eq!(lease.spec.unwrap().holder_identity, None),
@@ -152,7 +157,6 @@ async fn waiting_that_is_cancelled_leaves_nothing() {
     }
     until("the Lease is gone", async || world.sessions().await.is_empty().then_some(())).await;
     // What was started becomes idle, and the next one gets it at once.
-    until("a Pod was started", async || (world.all_pods().await.len() == 1).then_some(())).await;
     world.kubelet_works.store(true, Ordering::SeqCst);
     world.annotate("agent-0", json!({ "touched": "yes" })).await;
     router.knows(&task, 1).await;
