@@ -74,22 +74,9 @@ impl Alone {
         Kernel::of(&self.data(), self.process.pid())
     }
 
-    /// Asks until somebody answers, whoever works there by then; and says that the last answer has come.
     pub(crate) async fn sync(&self, request: SyncRequest) -> Result<SyncResponse> {
-        let asking = async {
-            loop {
-                let ack = self.seq.load(Ordering::Relaxed);
-                match self.agent.sync(SyncRequest { ack, ..request.clone() }).await {
-                    Ok(answer) => {
-                        self.seq.fetch_max(answer.seq, Ordering::Relaxed);
-                        return answer;
-                    }
-                    Err(_) => tokio::time::sleep(LOOK).await,
-                }
-            }
-        };
-        let answer = tokio::time::timeout(LONG, asking).await;
-        answer.with_context(|| format!("the agent never answers\n{}", self.process.log_tail()))
+        let answer = answered(&self.agent, &self.seq, request).await;
+        answer.with_context(|| self.process.log_tail())
     }
 
     /// The first words of a controller.
@@ -209,6 +196,23 @@ impl Alone {
         tokio::time::timeout(LONG, another).await.context("there is no other worker")?;
         self.whole().await.map(drop)
     }
+}
+
+/// Asks until somebody answers, whoever works there by then; and says that the answer before, `seq`, has come.
+pub(crate) async fn answered(agent: &Remote, seq: &AtomicU64, request: SyncRequest) -> Result<SyncResponse> {
+    let asking = async {
+        loop {
+            let ack = seq.load(Ordering::Relaxed);
+            match agent.sync(SyncRequest { ack, ..request.clone() }).await {
+                Ok(answer) => {
+                    seq.fetch_max(answer.seq, Ordering::Relaxed);
+                    return answer;
+                }
+                Err(_) => tokio::time::sleep(LOOK).await,
+            }
+        }
+    };
+    tokio::time::timeout(LONG, asking).await.context("the agent never answers")
 }
 
 /// What a server in a sandbox answers.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use agentcube_protos::agent::start_response::Outcome;
 use agentcube_protos::agent::{
@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tonic::transport::Endpoint;
 
 use crate::agents::worker_of;
+use crate::alone::answered;
 use crate::world::{LONG, LOOK, TOKEN, path};
 
 /// Addresses as the internet has them, so that nothing is refused for being private only.
@@ -148,22 +149,10 @@ impl Reach {
         here.within(|| Process::start(Path::new("env"), &words, &log))
     }
 
-    /// Asks until somebody answers, and says that the last answer has come.
     async fn sync(&self) -> Result<SyncResponse> {
-        let asking = async {
-            loop {
-                let (fence, ack) = (Some(self.fence.clone()), self.seq.load(Ordering::Relaxed));
-                match self.agent.sync(SyncRequest { fence, ack, ..SyncRequest::default() }).await {
-                    Ok(answer) => {
-                        self.seq.fetch_max(answer.seq, Ordering::Relaxed);
-                        return answer;
-                    }
-                    Err(_) => tokio::time::sleep(LOOK).await,
-                }
-            }
-        };
-        let answer = tokio::time::timeout(LONG, asking).await;
-        answer.with_context(|| format!("the agent never answers\n{}", self.process.log_tail()))
+        let request = SyncRequest { fence: Some(self.fence.clone()), ..SyncRequest::default() };
+        let answer = answered(&self.agent, &self.seq, request).await;
+        answer.with_context(|| self.process.log_tail())
     }
 
     /// Whether a sandbox of this egress reaches what it should, and nothing else.
