@@ -78,7 +78,9 @@ fn io(what: &'static str) -> impl Fn(io::Error) -> Error {
 impl Order {
     /// Carries it out; says what happens to `tell`.
     pub async fn carry_out(self, tell: &(dyn Fn(String) + Sync)) -> Result<(), Error> {
-        let work = tempfile::Builder::new().prefix(".fetch-").tempdir_in(&self.into);
+        // In a Pod it is a volume; in a Sandbox nobody has made it.
+        let made = fs::create_dir_all(&self.into);
+        let work = made.and_then(|()| tempfile::Builder::new().prefix(".fetch-").tempdir_in(&self.into));
         let work = work.map_err(io("cannot write to the destination"))?;
         let code = match &self.origin {
             Origin::Url { address, sha256, cache } => {

@@ -313,6 +313,8 @@ async fn code_comes_from_a_directory_too() {
     let into = tempfile::tempdir().unwrap();
     let renamed = BTreeMap::from([("file-0".to_string(), "main.py".parse().unwrap())]);
     let origin = Origin::Directory { path: source.path().into(), renamed };
-    carry_out(Order { origin, ..order(address_of_nothing(), into.path()) }).await.unwrap();
-    assert_eq!(names(&into.path().join("code")), ["main.py"]);
+    // Nobody has made it.
+    let into = into.path().join("bundle");
+    carry_out(Order { origin, ..order(address_of_nothing(), &into) }).await.unwrap();
+    assert_eq!(names(&into.join("code")), ["main.py"]);
 }
