@@ -61,10 +61,22 @@ pub(crate) async fn remove(world: &World, task: &str) -> Result<()> {
 /// Two sessions have two sandboxes, and keep them.
 pub(crate) async fn chat(world: &World) -> Result<()> {
     world.deploy("stories/6-chat-on-a-pool.yaml").await?;
+    talk(world, "pool-chat").await
+}
+
+/// The same on a pool of agents as they come.
+pub(crate) async fn as_they_come(world: &World, named: &str) -> Result<()> {
+    pool_with(world, named, json!({ "prepared": [{ "image": "host", "count": 2 }] })).await?;
+    let scaling = json!({ "scalingMode": "OnDemand", "maxInstances": 5 });
+    world.task("pool-comes", on_pool(named, scaling)).await?;
+    talk(world, "pool-comes").await
+}
+
+async fn talk(world: &World, task: &str) -> Result<()> {
     let mut instances = Vec::new();
     for (session, turn) in [("ada", 1), ("bob", 1), ("ada", 2), ("bob", 2), ("ada", 3)] {
         let begun = Instant::now();
-        let answer = world.say("pool-chat", session, &format!("turn {turn}")).await?;
+        let answer = world.say(task, session, &format!("turn {turn}")).await?;
         println!("    session {session}, turn {turn}: {:.1} ms", begun.elapsed().as_secs_f64() * 1000.0);
         expect(answer.json()["turn"] == turn, "the instance remembers", &answer)?;
         instances.push(answer.instance()?);
@@ -72,18 +84,18 @@ pub(crate) async fn chat(world: &World) -> Result<()> {
     let (ada, bob) = (&instances[0], &instances[1]);
     expect(ada != bob, "each session has an instance of its own", &instances)?;
     expect([&instances[2], &instances[4]] == [ada, ada] && &instances[3] == bob, "and keeps it", &instances)?;
-    let made = sandboxes(world, "pool-chat", "are listed", |_| true).await?;
+    let made = sandboxes(world, task, "are listed", |_| true).await?;
     let mut held: Vec<(&str, &str)> =
         made.iter().map(|it| (annotation(it, "agentcube.io/reserve-key"), name(it))).collect();
     held.sort_unstable();
     expect(held == [("ada", ada.as_str()), ("bob", bob.as_str())], "each Sandbox names its session", &made)?;
-    expect(world.pods("pool-chat").await?.is_empty(), "and there is no Pod", &())?;
+    expect(world.pods(task).await?.is_empty(), "and there is no Pod", &())?;
     let counted = |tasks: &Objects| {
-        let counts = tasks.get("pool-chat").map(|task| &task["status"]["instances"]);
+        let counts = tasks.get(task).map(|task| &task["status"]["instances"]);
         counts.is_some_and(|counts| counts["total"] == 2 && counts["reserved"] == 2)
     };
     watch::until(&world.http, TASKS, "the Task counts them", LIMIT, counted).await?;
-    remove(world, "pool-chat").await
+    remove(world, task).await
 }
 
 /// An idle session goes, and its Sandbox with it; there are never more than the maximum.

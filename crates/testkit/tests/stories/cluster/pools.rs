@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use tonic::transport::{Channel, Endpoint};
 
 use super::counted;
-use crate::pools::chat;
+use crate::pools;
 use crate::world::{LIMIT, PODS, World, expect, name};
 
 const POOLS: &str = "/apis/sandbox.fast.io/v1alpha1/namespaces/default/sandboxpools";
 const SANDBOXES: &str = "/apis/sandbox.fast.io/v1alpha1/namespaces/default/sandboxes";
 const POOL: &str = "boxes";
-/// That of the example.
-const CHATS: &str = "chats";
+/// That of agents which isolate themselves.
+const NATIVE: &str = "native";
 const LOOK: Duration = Duration::from_millis(100);
 /// The same on the node and in the agents.
 const DATA: &str = "/var/lib/agentcube-agents";
@@ -188,10 +188,10 @@ async fn refused(client: &mut Client<'_>) -> Result<()> {
 
 /// A pool without a template: its agents isolate natively. Sessions of a Task are there, and whoever uses the command line.
 pub(crate) async fn as_they_come(world: &World) -> Result<()> {
-    chat(world).await?;
+    pools::as_they_come(world, NATIVE).await?;
     let agent = ["/.agentcube/agentcube", "sample-agent"];
     world
-        .run(&[&["sandbox", "create", "host", "--pool", CHATS, "--name", "mine", "--"], &agent[..]].concat())
+        .run(&[&["sandbox", "create", "host", "--pool", NATIVE, "--name", "mine", "--"], &agent[..]].concat())
         .await?;
     let inside = world.run(&["sandbox", "exec", "mine", "--", agent[0], "--version"]).await?;
     expect(inside.starts_with("agentcube "), "a command runs in it", &inside)?;
@@ -201,10 +201,10 @@ pub(crate) async fn as_they_come(world: &World) -> Result<()> {
         sandbox_until(world, "mine", command, is).await?;
     }
     world.run(&["sandbox", "rm", "mine"]).await?;
-    let pool = world.http.send(Request::new(Method::DELETE, format!("{POOLS}/{CHATS}"))).await?;
+    let pool = world.http.send(Request::new(Method::DELETE, format!("{POOLS}/{NATIVE}"))).await?;
     ensure!(pool.is_success(), "{}", pool.value());
     let left =
-        |pods: &Objects| pods.values().all(|pod| pod["metadata"]["labels"]["sandbox.fast.io/pool"] != CHATS);
+        |pods: &Objects| pods.values().all(|pod| pod["metadata"]["labels"]["sandbox.fast.io/pool"] != NATIVE);
     watch::until(&world.http, PODS, "its agents have gone", LIMIT, left).await.map(drop)
 }
 
