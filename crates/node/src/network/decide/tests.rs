@@ -343,7 +343,7 @@ fn what_is_closed_to_guests() {
         (&own, Some(Reason::NotPublic), Some(Reason::Host), Some(Reason::Host)),
         ("127.0.0.1:7070", Some(Reason::NotPublic), Some(Reason::Host), Some(Reason::Host)),
         ("169.254.169.254:80", Some(Reason::NotPublic), Some(Reason::Host), Some(Reason::Host)),
-        ("168.63.129.16:80", Some(Reason::Host), Some(Reason::Host), Some(Reason::Host)),
+        ("168.63.129.16:80", Some(Reason::NotPublic), Some(Reason::Host), Some(Reason::Host)),
     ] {
         assert_eq!(world.refused(NOWHERE, to), Some(Reason::Nothing), "nothing: {to}");
         assert_eq!(world.refused(PUBLIC, to), public, "public: {to}");
