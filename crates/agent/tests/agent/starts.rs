@@ -7,6 +7,7 @@ use agentcube_protos::session::{File, Resources};
 use anyhow::{Result, ensure};
 use futures_util::future::join_all;
 
+use crate::settled;
 use crate::streams::said;
 use crate::traces::Traces;
 use crate::world::{CAPACITY, World, command};
@@ -170,8 +171,13 @@ pub(crate) async fn many_at_once(world: &World) -> Result<()> {
         told.used,
         told.entries.len()
     );
-    let processes = Traces::of(&node)?.processes() - before;
-    ensure!(processes == CAPACITY as usize, "{processes} processes");
+    // One that is just being made ahead has no name yet by which it could be told.
+    settled(&node, |traces| {
+        let processes = traces.processes() - before;
+        ensure!(processes == CAPACITY as usize, "{processes} processes");
+        Ok(())
+    })
+    .await?;
     for stopped in join_all(names.iter().map(|name| world.stop(name, 0))).await {
         ensure!(stopped?.was_there);
     }
