@@ -1,5 +1,7 @@
 //! How runs end.
 
+use std::sync::{Mutex, PoisonError};
+
 use agentcube_protos::agent::{ConfigureRequest, PauseRequest, Reason, State, Why};
 use agentcube_protos::link::AgentApi;
 use agentcube_protos::session::Resources;
@@ -111,9 +113,16 @@ pub(crate) async fn killed_in_the_middle(world: &World) -> Result<()> {
     for started in join_all(names.iter().map(|name| world.started(name, &["forever"]))).await {
         started?;
     }
-    let victims = Traces::of(&node)?.since(&before);
-    ensure!(victims.len() == names.len(), "{victims:?}");
-    for pid in victims {
+    let victims = Mutex::new(Vec::new());
+    // One that is just being made ahead has no name yet by which it could be told.
+    settled(&node, |traces| {
+        let mut found = victims.lock().unwrap_or_else(PoisonError::into_inner);
+        *found = traces.since(&before);
+        ensure!(found.len() == names.len(), "{found:?}");
+        Ok(())
+    })
+    .await?;
+    for pid in victims.into_inner()? {
         let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).context("a process")?;
         rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
     }
